@@ -4,13 +4,13 @@
 //! Invariants:
 //! * A topic's row lives while the topic has carriers or messages, and then until the topic has been idle for its rule's `position_age_s`. The row of an
 //!   idle topic may be evicted earlier to make room for a new topic.
-//! * When a row is freed, the floor of the topic's slot (the hash of its name divides all topics into slots) rises to the last offset of
-//!   the topic. A subscriber that resumes a forgotten topic from an old position then gets a gap.
+//! * When a row is freed, the floor of the topic's slot (one of 256 groups of topics, by the hash of their names) rises at least to the last offset of the
+//!   topic. So a subscriber that resumes a forgotten topic from an old position gets a gap, the notice that messages are lost.
 //! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier arrive in order, because they share one
 //!   lane, the ordered queue of mail to that shard.
 //!
-//! The home does not know connections: it addresses a carrier by the carrier's row for the topic, and by the serial of that row, which counts its
-//! uses. Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the fields.
+//! The home does not know connections: it addresses a carrier by the row that the carrier has for the topic, and by the serial of that row (the number of
+//! times that the row was used). Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the fields.
 
 pub(crate) mod sessions;
 
@@ -98,6 +98,7 @@ use crate::home::reports::Reports;
 pub(crate) use crate::home::reservations::Reservation;
 pub use crate::home::shard_filters::SEPARATOR;
 use crate::home::subscriptions::Subscriptions;
+pub(crate) use crate::home::topic_row::RestoredTopic;
 use crate::home::topics::TopicTable;
 use crate::log;
 use crate::store::index::Chained as _;
@@ -117,7 +118,7 @@ pub struct Home {
     presence: Option<Box<Presence>>,
     /// The writer number with which this process began; 0 outside a cluster.
     process: u64,
-    /// The pages that were sent to watchers in this turn, and their bytes.
+    /// The number of pages that were sent to watchers of members in this turn.
     presence_pages: usize,
     presence_page_bytes: usize,
     /// The first answer to each idempotency key.

@@ -35,7 +35,7 @@ pub use answer::{
 };
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
-    ReleaseAt, SessionNews, TopicRequest, UnackedMessage,
+    ReleaseAt, SessionContent, TopicRequest, UnackedMessage,
 };
 pub use fact::{Change, Fact, FactTopic};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};

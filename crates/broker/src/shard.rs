@@ -184,7 +184,7 @@ impl Shard {
         &self.front.clients.meter.stats
     }
 
-    /// The counters of this shard since its start.
+    /// The counters of this shard since its start, with those of its home.
     pub fn stats(&self) -> Stats {
         let mut stats = *self.connection_stats();
         if let Some(home) = &self.home {
@@ -205,7 +205,7 @@ impl Shard {
         self.front.clients.ctx.wall.set(ahead_s);
     }
 
-    /// Limits the number of connections. For a transport that has room for fewer connections than the settings allow.
+    /// Limits the number of connections. Called if the transport has room for fewer connections than the settings allow.
     pub fn limit_connections(&mut self, max: u32) {
         self.front.gate.lower_limit(max);
         let admission = &self.front.clients.ctx.world.admission;
@@ -384,7 +384,7 @@ impl Shard {
         self.front.end_input(None, io);
         let mut paused_links = PausedLinks::default();
         flush_links(&mut self.front, &mut paused_links, io);
-        // An answer that waited for a window may have been the last of its stream. The end of a stream is a frame, too.
+        // An answer that has waited for the HTTP/2 window may have ended its stream. The end of a stream is a frame, too, so it is written now.
         while !self.front.clients.scratch.ends.is_empty() {
             self.front.end_input(None, io);
             flush_links(&mut self.front, &mut paused_links, io);
@@ -446,7 +446,7 @@ impl Shard {
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
 
-    /// The time, in nanoseconds of the clock of [`Shard::set_turn_time`], at which the shard needs a turn though nothing happens.
+    /// The time, in nanoseconds of the clock of [`Shard::set_turn_time`], at which the shard needs a turn even if no event comes; `None` if it needs none.
     #[inline]
     pub fn next_wake_ns(&self) -> Option<u64> {
         self.home.as_ref().and_then(Home::next_watch_news_ns)
@@ -455,7 +455,7 @@ impl Shard {
     fn receive_mail(&mut self, mail: Mail) {
         self.mail_count.received += 1;
         let from = mail.from as usize;
-        self.front.subs.lanes.to[from].under_way_bytes -= mail.credit_bytes;
+        self.front.subs.lanes.to[from].in_flight_bytes -= mail.credit_bytes;
         let asked = WaitingAsks {
             asks: mail.asks.into(),
             bytes: mail.bytes,

@@ -228,7 +228,7 @@ impl Nodes {
             });
             let slot = polled.slot();
             let node = &mut self.nodes[from];
-            let Some(news) = polled.note_answer(&question, answer, self.s) else {
+            let Some(news) = polled.take_answer(&question, answer, self.s) else {
                 for home in 0..homes {
                     node.ask(home, PeerPresence::Silent(slot));
                 }

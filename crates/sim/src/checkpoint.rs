@@ -127,7 +127,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
         let page = TopicsPageRequest {
             filter: b"#"[..].into(),
             from: 0,
-            most: ALL,
+            topics_max: ALL,
         };
         let Report::Topics(topics) = report_of(shard, Control::Topics(page), net, now) else {
             unreachable!("each order has its report");
@@ -144,7 +144,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                     epoch: None,
                     name: topic.name.clone(),
                     after,
-                    most: ALL,
+                    messages_max: ALL,
                     newest: false,
                 };
                 let order = Control::Log(page);

@@ -120,7 +120,7 @@ impl Head {
     }
 }
 
-const INVALID_HEAD: Damaged = Damaged("its head is none");
+const INVALID_HEAD: Damaged = Damaged("its head is not valid");
 
 /// The home that wrote a snapshot, as seen by the home that reads it.
 pub(crate) struct Origin {

@@ -2,7 +2,7 @@
 //! which connection is next, and limits the rate of admissions.
 //!
 //! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. When the rate is used up, the queue admits
-//! nobody for some milliseconds. A connection that is refused after it has left the queue uses a quarter of what an admitted one uses of the rate.
+//! nobody for some milliseconds. A connection that is refused after it has left the queue uses only a quarter of what an admitted connection uses.
 //!
 //! Other modules decide how many connections the server has room for ([`admission`](super::admission)), and accept them (the
 //! transport).
@@ -15,7 +15,7 @@ use crate::budget::admission::{Client, Party};
 
 /// The maximum number of connections that wait in a queue.
 const WAITING_MAX: usize = 512;
-/// At most the shard's room for connections, divided by this, may wait.
+/// The number of connections that may wait is at most the shard's room for connections divided by this number.
 const WAITING_DIVISOR: u32 = 16;
 /// The pause when the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
@@ -72,7 +72,7 @@ impl AcceptQueue {
         self.paused_until_ms
     }
 
-    /// Takes the next connection, and charges it.
+    /// Removes and returns the next connection, and charges the rate for it.
     pub fn pop(&mut self) -> Option<(SocketId, IpAddr)> {
         let next = self.waiting.pop()?;
         self.charge();
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_holds_over_time_and_a_quiet_time_saves_little() {
+    fn rate_holds_over_time_and_a_quiet_time_saves_only_a_small_burst() {
         for (per_s, step_ms) in [(1, 10), (7, 10), (1_000, 1), (30_000, 4), (30_000, 100)] {
             let mut rate = AcceptRate::new(per_s);
             let mut taken = 0;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn token_that_is_given_back_is_taken_again_and_no_more() {
+    fn token_that_is_given_back_can_be_taken_once() {
         let mut rate = AcceptRate::new(1_000);
         for _ in 0..1_000 {
             assert!(rate.refill_and_check(1));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn crowd_of_one_address_holds_up_no_other_address() {
+    fn crowd_of_one_address_does_not_delay_other_addresses() {
         let mut queue = AcceptQueue::new(0, 1_000, 7);
         let hosts = [[2; 12].as_slice(), &[3, 3, 4]].concat();
         for (socket, host) in (0..).zip(&hosts) {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_holds_a_part_of_the_room_and_at_least_one() {
+    fn queue_holds_a_sixteenth_of_the_room_and_at_least_one() {
         for (room, places) in [(0, 1), (16, 1), (320, 20), (1_000_000, WAITING_MAX)] {
             let mut queue = AcceptQueue::new(0, room, 7);
             let pushed = (0..).take_while(|socket| {

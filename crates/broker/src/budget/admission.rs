@@ -5,8 +5,8 @@
 //! Addresses that share both counters share one limit, so a client may be refused too early, but never too late. The tables are large enough to make
 //! this rare (`client::COUNTERS_PER_FULL_CLIENT`). The key of the hash is secret, so nobody can aim at another client's counters.
 //!
-//! Invariants: each successful `enter` is followed by one `leave`, and a refused `enter` changes nothing. Of two concurrent `enter`s, both may be refused
-//! although there is room for one. Two messages that are kept at the same time may exceed a limit together.
+//! Invariants: each successful `enter` is followed by one `leave`, and a refused `enter` changes nothing. Two concurrent `enter`s may both be refused
+//! although there is room for one. Two messages that two shards keep at the same time may exceed a limit together.
 //!
 //! Deliberately elsewhere: the answers to refused clients (`client/admission.rs`, `protocol/http/turned_away.rs`).
 
@@ -72,7 +72,7 @@ use crate::budget::totals::Totals;
 pub const CUT_OFF_S: u32 = 5;
 /// If the node's own heartbeats arrive further apart than this, the node may have missed heartbeats of others.
 pub(crate) const HEARTBEAT_GAP_S: u32 = 2;
-/// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
+/// Publishers wait for room in the full log of a cluster for this many seconds before they are refused. A checkpoint, which makes room, takes less time.
 const WAITS_S: u32 = 5;
 /// The number of hashes in [`RecentNames`]: 16 KiB.
 const RECENT_NAMES: usize = 4096;
@@ -119,7 +119,7 @@ pub struct Counts {
     /// MQTT clients of a cluster whose sessions are shorter than they asked for, and which the operator's log has named recently.
     pub short_sessions: RecentNames,
     engine: EngineState,
-    /// Times in which this node of a cluster did not read the log.
+    /// The interruptions of this node of a cluster: times in which it did not read the log.
     pub interruptions: Interruptions,
     seed: u64,
 }
@@ -150,7 +150,7 @@ impl RecentNames {
     }
 }
 
-/// A limited number of places: how many are taken, the limit, and how many each client has taken.
+/// A resource with a limited number of places (such as connections): how many are taken, the limit, and how many each client has taken.
 #[derive(Debug)]
 struct Quota<C> {
     taken: AtomicU32,
@@ -391,7 +391,7 @@ impl Counts {
         }
     }
 
-    /// Whether a client may have another session with this name, of which nothing is counted yet.
+    /// Whether [`enter_session`](Self::enter_session) would succeed. Counts nothing.
     pub fn may_enter_session(&self, client: Client, name: &[u8]) -> bool {
         let enters = self.has_room_for_session() && self.enter_session(client, name).is_ok();
         if enters {
@@ -441,13 +441,13 @@ impl Counts {
         Party::of_session(name, owner, self.seed)
     }
 
-    /// Bytes of the party's absent sessions at all homes, and of its calls to the backend. Includes those of parties that share both counters with this party.
+    /// Bytes of the party's absent sessions at all homes, and of its calls to the backend. May include those of parties that share counters with this party.
     pub fn absent_bytes(&self, party: Party) -> usize {
         let absent = self.absent_session_bytes.as_ref();
         absent.map_or(0, |absent| absent.count(party.counter_key()) as usize)
     }
 
-    /// Counts a change of these bytes.
+    /// Counts a change of the party's [`absent_bytes`](Self::absent_bytes) by one session or call.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent_session_bytes else {
             return;
@@ -534,8 +534,8 @@ impl Counts {
         }
     }
 
-    /// Checks that the engine may write messages of a client. The disk must have room, and the client must be within its share of
-    /// the disk. Both its kept bytes and the bytes that it has written since room was last freed are compared with the share.
+    /// Checks that the engine may write messages of a client. The disk must have room, and the client must be within its share of the disk: with its kept
+    /// bytes, and also with the bytes that it has written since room was last freed.
     ///
     /// # Errors
     /// [`Reason::DiskFull`], or in a cluster [`Reason::LogFull`] once the log has been full for `WAITS_S`.
@@ -563,7 +563,7 @@ impl Counts {
         self.engine.disk.written_bytes.add(client, bytes as u64);
     }
 
-    /// Whether this client may write records of its existing sessions. A full disk has room for them, and each client gets a part of it.
+    /// Whether this client may write records of its existing sessions. Even a full disk has spare room for such records, and each client gets a part of it.
     ///
     /// # Errors
     /// [`Reason::DiskFull`].

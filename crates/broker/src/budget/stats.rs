@@ -281,7 +281,7 @@ holdings! {
     log_keys: u32: "Keys of topics that keep the latest";
     name_bytes: usize: "Bytes of topic names";
     deliveries: usize: "Mails that are not yet delivered in full";
-    under_way_bytes: usize, metric "crore_credit_bytes": "Publishes under way between shards, each with 4 KiB besides its bytes";
+    in_flight_bytes: usize, metric "crore_credit_bytes": "Publishes under way between shards, each with 4 KiB besides its bytes";
     turns_held: usize: "Turns whose frames other shards still hold";
     waiting: usize: "Connections that wait for credit or for their turn";
 }

@@ -90,7 +90,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     clients.meter.stats.published_bytes += message.data.len() as u64;
     let ctx = &clients.ctx;
     let at_once = to == ctx.own_shard && !ctx.world.appends() && !subs.lanes.has_own_asks();
-    // If the message before needs room first, this message waits in its lane.
+    // While the logs exceed their budget because of the last message, this message waits in its lane.
     let home = home.as_mut().filter(|home| !home.logs.is_past_budget());
     if at_once && let Some(home) = home {
         return Some(home.admit_and_apply(&Fact::Publish(message), &mut home_context(subs, ctx)));
@@ -148,7 +148,7 @@ pub(crate) fn prefetch_topics<'a>(
             count += 1;
         }
     }
-    // A single prefetch would have nothing to overlap with.
+    // Prefetching saves time only if the cache misses of several topics overlap.
     if count > 1 {
         home.prefetch(&topics[..count], matching);
     }
@@ -165,7 +165,7 @@ pub(crate) fn send_topic_request<P: ProtocolTypes>(
     let (hash, home) = clients.ctx.hash_and_home_of(name);
     let client = clients.conns.get(to.slot).consumer.client;
     lanes.ask(home, |bytes| Ask::Topic {
-        verb: request,
+        request,
         hash,
         name: Span::append(bytes, name),
         answer: WantedAnswer::OutcomeAndInfo(to),

@@ -57,7 +57,7 @@ impl Census {
         self.has_made_room = false;
     }
 
-    /// Whether an input may make room, and notes that it does. True once in a turn.
+    /// Whether an input may make room. True only for the first call in a turn.
     pub(crate) fn begin_making_room(&mut self) -> bool {
         !core::mem::replace(&mut self.has_made_room, true)
     }
@@ -144,7 +144,7 @@ impl Census {
         counts.retain(|_, bytes| *bytes > little_bytes);
         self.heavy = counts;
         if self.has_heavy() && before.is_some_and(|party| self.heavy_bytes(party) == 0) {
-            // This party held most only because the heavy parties were not there, so its holders do not end.
+            // This party held most only until the walk found heavier parties, so its holders do not end.
             self.holders_to_end.clear();
         }
     }

@@ -96,7 +96,7 @@ impl<P: Protocols> Clients<P> {
         let row = self.conns.get(slot);
         let for_room = reason.row().closed == Closed::Full;
         if for_room && row.link.outbox != NONE {
-            // The client does not read, so it cannot be told.
+            // The client does not read, so the server cannot tell it the reason.
             return self.reset(slot);
         }
         protocol_of!(P, row.consumer.state, end(self, slot, reason, io));
@@ -110,7 +110,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.release_held_output(slot, io);
         let row = self.conns.get(slot);
         let waits = row.link.outbox != NONE;
-        // Nothing follows the request of a stream.
+        // The client of a stream sends nothing after its request.
         let is_last = row.link.has(EOF) || self.conns.is_stream(slot);
         let how = (!waits && is_last).then_some(CloseMode::Now);
         self.mark_end(slot, Closed::Done, how);
@@ -127,7 +127,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
     pub(crate) fn drop_connection(&mut self, slot: u32, mode: CloseMode) {
-        // A part of an answer must not look like the whole one.
+        // If a part of an answer was sent, the client must not take it for the complete answer.
         let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
         let how = if is_cut { CloseMode::Reset } else { mode };
         self.mark_end(slot, Closed::Peer, Some(how));
@@ -157,7 +157,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let is_closed = core::mem::take(&mut self.scratch.is_closed_by_client);
         let by_server = match reason {
             Closed::Refused | Closed::Deleted => true,
-            // Clients that are moved come back.
+            // Clients that a drain has moved reconnect.
             Closed::Operator => !self.ctx.is_draining,
             _ => false,
         };

@@ -29,10 +29,10 @@ use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::store::slab::{NONE, SideTable, Slab};
 
-/// The bytes of a subscription to a shared group (one member gets each message) with short names. A connection counts only the bytes of these
-/// subscriptions, and their number is estimated with this.
+/// The bytes of a shared subscription with short names. A connection counts only the bytes of its shared subscriptions, not their number. This constant
+/// serves to estimate the number.
 const SHARE_BYTES: usize = 96;
-/// At most this many side rows wait until the end of the turn to have their charge updated. If more have changed, it is done before.
+/// The charges of changed side rows are updated at the end of the turn, or earlier if more than this many have changed.
 const CHANGED_SIDE_ROWS_MAX: usize = 4096;
 
 /// The connections of a shard.
@@ -397,7 +397,7 @@ impl<P: ProtocolTypes> Connections<P> {
             return 0;
         };
         let plain_filters = side_row.filters.as_ref().map_or(0, |filters| filters.len());
-        // One with long names counts as several, since a home (a part of a shard that keeps topics) stores the names, too.
+        // A shared subscription with long names counts as several, since a home (the part of a shard that keeps topics) stores the names, too.
         plain_filters + side_row.share_entry_bytes as usize / SHARE_BYTES
     }
 

@@ -6,9 +6,9 @@
 //! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/catch_up`,
 //! `protocol/stream/filtered` and `list/page` read from the log. `protocol/stream/gap` and `protocol/websocket/gap` report lost messages.
 //!
-//! Two kinds of connections do not fall back here. A stream whose response has not begun has no position yet: what does not fit now comes with its
-//! first page (`http/filter_response.rs`, `stream/stream_pages.rs`). A follower of interest (which topics have subscribers) must see each change, and the changes
-//! are in no log. So if it has no room, its connection ends (`stream/interest.rs`).
+//! Two kinds of connections do not fall back here. A stream whose response has not begun has no position yet: messages that do not fit now come with its
+//! first page (`http/filter_response.rs`, `stream/stream_pages.rs`). A follower of interest (which topics have subscribers) must see each change, and the
+//! changes are in no log. So if its connection has no room, the connection ends (`stream/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
@@ -25,8 +25,8 @@ impl<P: ProtocolTypes> Clients<P> {
         self.continue_from_log(slot, part, offset);
     }
 
-    /// Makes a subscription fall back whose messages before `offset` are in the server's buffer and not sent. So its next page begins at `offset`,
-    /// and the position of the client stays where it is.
+    /// Makes a subscription fall back that still has unsent messages in the server's buffer, up to `offset`. Its next page begins after `offset`, and the
+    /// position of the client does not change.
     pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         schedule_page(self, slot, part, offset);

@@ -29,9 +29,9 @@ impl Gate {
         }
     }
 
-    /// Lowers the limit to `most` connections.
-    pub(crate) fn lower_limit(&mut self, most: u32) {
-        self.connections_max = self.connections_max.min(most);
+    /// Lowers the limit to `connections_max`, if it is higher.
+    pub(crate) fn lower_limit(&mut self, connections_max: u32) {
+        self.connections_max = self.connections_max.min(connections_max);
     }
 
     /// The limit of connections.

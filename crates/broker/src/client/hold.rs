@@ -23,7 +23,7 @@ use crate::store::slab::NONE;
 
 /// The maximum number of rows that one search for room examines: as many as one step of the census (`census.rs`).
 const ROWS_MAX: u32 = 4_096;
-/// A search for room frees the limit of memory divided by this, if possible, so that not every input must search.
+/// A search for room frees this fraction of the memory limit, if possible, so that not every input must search.
 const ROOM_DIVISOR: usize = 32;
 /// An input ends before large connections if it is behind by more than the bytes due in this many seconds.
 const SLOW_INPUT_S: u64 = 2;
@@ -51,9 +51,9 @@ enum RoomSource {
     Poll,
 }
 
-/// Whether a connection may hold `bytes` more received bytes, which are not counted yet. Makes room if there is none. Without room,
-/// only a client that holds little may. Connections that end for room get an answer through `reply`, so the caller's answers are sent first:
-/// `reply` must hold whole ones.
+/// Whether a connection may hold `bytes` more received bytes, which are not counted yet. Makes room if there is none. If no room can be made,
+/// only a client that holds little may hold them. Connections that end to make room get their answer through the buffer `reply`. The caller's answers in
+/// `reply` are sent before, so they must be complete.
 pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     queues: &Queues,
@@ -126,7 +126,7 @@ fn held_input_bytes<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
     spilled + partial_of(conns, slot).bytes
 }
 
-/// The connections among the next rows that could make room for `bytes` bytes of `newcomer`, the first to use first.
+/// The connections among the next rows that could make room for `bytes` bytes of `newcomer`, in the order in which they are used.
 fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
     let end = clients.conns.end();
     let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();

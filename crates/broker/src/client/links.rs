@@ -2,9 +2,8 @@
 //! connections. In place of a socket the row has the number of its stream here, so its bytes become frames of the link.
 //!
 //! Invariants: each stream of a link's codec that the table knows has one row, and one entry here. The frames of a turn are given to
-//! the socket together, when [`Links::next_dirty`] names the link at the end of the turn, or earlier if they are many. What the
-//! windows of the client or the socket do not take is not accepted, so it waits as for a slow socket: in the row's outbox, or as a
-//! position in the log.
+//! the socket together, when [`Links::next_dirty`] names the link at the end of the turn, or earlier if they are many. Bytes for which the
+//! client's windows or the socket have no room wait as for a slow socket: in the row's outbox, or in the log, from which the row's consumer continues.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -37,13 +36,13 @@ const FRAME_BYTES: usize = crore_wire::http2::frame::PAYLOAD_MAX;
 const HEADER_BYTES: usize = crore_wire::http2::frame::HEADER_BYTES;
 
 impl SocketId {
-    /// Whether it is a stream's.
+    /// Whether this is the number of a stream.
     #[inline]
     pub(crate) fn is_stream(self) -> bool {
         (STREAM..NO_SOCKET.0).contains(&self.0)
     }
 
-    /// The number of the stream, if this is one.
+    /// The number of the stream; `None` for a socket.
     #[inline]
     fn stream(self) -> Option<u32> {
         self.is_stream().then_some(self.0 & !STREAM)
@@ -52,9 +51,9 @@ impl SocketId {
 
 /// Where a stream is.
 struct Stream {
-    /// The slot of its link. In a free entry, the next free one.
+    /// The slot of the stream's link; in a free entry, the next free entry.
     link: u32,
-    /// Its number on the link; 0 in a free entry.
+    /// The number of the stream on its link; 0 in a free entry.
     id: u32,
 }
 
@@ -72,15 +71,15 @@ pub(crate) struct SharedLink {
     pub(crate) codec: Connection,
     /// Frames that the socket has not been given yet.
     pub(crate) out: Vec<u8>,
-    /// The last frame of an answer in `out`: its stream and its place. Stream 0: none.
+    /// The last frame of an answer in `out`: the number of its stream, and its place. The number is 0 if there is none.
     last_frame: (u32, usize),
-    /// The socket has not taken all, so the streams must wait.
+    /// Whether the socket has not accepted all bytes, so that the streams must wait.
     pub(crate) is_full: bool,
-    /// The outbox of a stream may have become writable.
+    /// Whether the outbox of a stream may have become writable.
     has_waiting: bool,
-    /// It is in the list of links with frames to send.
+    /// Whether the link is in the list of links with frames to send.
     is_dirty: bool,
-    /// The client was told to open no more streams.
+    /// Whether the client was told to open no more streams.
     pub(crate) is_told_to_stop: bool,
     /// The streams in succession that were turned away.
     pub(crate) turned_away: u8,
@@ -347,14 +346,14 @@ impl Links {
         link.is_some_and(|link| !link.is_full && core::mem::take(&mut link.has_waiting))
     }
 
-    /// Records whether the link's socket has taken all.
+    /// Records whether the link's socket has accepted all bytes.
     pub(crate) fn set_full(&mut self, slot: u32, is_full: bool) {
         if let Some(link) = self.link_by_slot.get_mut(&slot) {
             link.is_full = is_full;
         }
     }
 
-    /// The bytes of the link's state, but for what all connections have.
+    /// The bytes of the link's state, beyond those of any connection.
     pub(crate) fn bytes_of(&self, slot: u32) -> usize {
         self.link_by_slot.get(&slot).map_or(0, |link| link.bytes())
     }

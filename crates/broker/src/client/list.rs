@@ -287,7 +287,7 @@ pub(crate) fn filter_of<P: ProtocolTypes>(
     Some(matching.name(found.row))
 }
 
-/// Whether the connection may have one more subscription, to this topic or filter. Notes the bytes of its name if so.
+/// Checks that the connection may have one more subscription, to this topic or filter, and counts the bytes of its name.
 ///
 /// # Errors
 /// The limit that was reached.

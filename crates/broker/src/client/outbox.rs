@@ -70,7 +70,7 @@ impl Bounds {
         }
     }
 
-    /// These bounds when `messages` more messages are about to be added. The bound of bytes stays.
+    /// These bounds, with room for `messages` fewer messages, since that many are about to be added. The bound of bytes does not change.
     pub fn reserving(self, messages: usize) -> Bounds {
         Bounds {
             messages: self.messages.saturating_sub(messages),
@@ -81,11 +81,11 @@ impl Bounds {
 
 /// Bytes of an outbox before and now.
 pub(crate) struct OutboxCharges {
-    /// What only this outbox holds.
+    /// The bytes that only this outbox holds.
     pub own: (usize, usize),
-    /// What the kernel holds for the client.
+    /// The bytes that the kernel holds for the client.
     pub kernel: (usize, usize),
-    /// What waits for the socket.
+    /// The bytes that wait for the socket.
     pub waiting: (usize, usize),
 }
 

@@ -30,8 +30,7 @@ impl Queues {
         self.resumed.len() + self.waiting_for_page.len() + self.stalled.len()
     }
 
-    /// Queues a connection of this party (address or user) to continue. Does nothing if this connection is the party's last entry
-    /// already.
+    /// Queues a connection of this party (address or user), so that it continues. Does nothing if the connection is already the party's last entry.
     #[inline]
     pub(crate) fn push_resumed(&mut self, party: u64, conn: ConnId) {
         self.resumed.push_once(party, conn);

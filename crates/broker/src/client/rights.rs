@@ -167,7 +167,7 @@ pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
     known.flatten().map_or("", |(grants, _)| grants.user())
 }
 
-/// Looks up the verdict on a credential. `None` if the verifier was asked, and the verdict will arrive later.
+/// The verdict on a credential, if it is known; `None` if the verifier was asked, so that the verdict arrives later.
 pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     clients: &Clients<P>,
     census: &Census,

@@ -126,13 +126,13 @@ pub struct Consumer {
     pub member_place: u32,
     /// The options of the consumer.
     pub options: u32,
-    /// The row of its protocol, if the protocol has such rows.
+    /// The row of the connection's protocol, if the protocol has such rows.
     pub protocol_row: u32,
-    /// The client whose limits count it.
+    /// The client whose limits count the connection.
     pub client: Client,
-    /// Counts its requests.
+    /// The number of the connection's requests.
     pub request: u16,
-    /// Its state.
+    /// The state of the connection.
     pub state: State,
     /// The flags `COUNTED`, `LIVE` and `MEMBER`, one bit each.
     pub flags: u8,

@@ -15,7 +15,7 @@ pub(crate) struct PendingEnd {
     pub(crate) conn: ConnId,
     /// How to close its socket. `None` if the peer will close it.
     pub(crate) close_mode: Option<CloseMode>,
-    /// Its client may come back: nobody has closed it on purpose.
+    /// Whether the client may come back, since neither side has closed the connection on purpose.
     pub(crate) is_lost: bool,
 }
 
@@ -30,9 +30,9 @@ pub(crate) struct Scratch {
     pub(crate) position: Vec<u8>,
     /// Why the current connection is about to end, if its peer is not the cause. Used for one end.
     pub(crate) close_reason: Option<Closed>,
-    /// The client closes the current connection on purpose. Used for one end.
+    /// Whether the client closes the current connection on purpose. Used for one end.
     pub(crate) is_closed_by_client: bool,
-    /// The connection whose end is carried out was not closed on purpose.
+    /// Whether the connection whose end is carried out was not closed on purpose.
     pub(crate) is_lost: bool,
     /// The connections that end with this input.
     pub(crate) ends: Vec<PendingEnd>,

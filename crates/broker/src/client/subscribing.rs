@@ -148,7 +148,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         SubscriptionKind::Resumed => Client::NOBODY,
     };
     let ask = Attach {
-        most: messages_max,
+        messages_max,
         poll: is_poll,
         deflate: compress,
         retained: with_retained,

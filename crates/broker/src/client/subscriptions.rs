@@ -187,7 +187,7 @@ pub(crate) fn page_request<P: ProtocolTypes>(
         to,
         since,
         poll: false,
-        most: u32::MAX,
+        messages_max: u32::MAX,
         deflate: false,
         is_next_page: false,
         read_only: false,
@@ -197,7 +197,7 @@ pub(crate) fn page_request<P: ProtocolTypes>(
     }
 }
 
-/// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `most` messages. `deflate`: the
+/// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `messages_max` messages. `deflate`: the
 /// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription. If the home does not
 /// count the subscription, since its topic was deleted, this subscribes again.
 pub(crate) fn request_next_page<P: ProtocolTypes>(
@@ -205,7 +205,8 @@ pub(crate) fn request_next_page<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     seen: &BehindSubscription,
-    (part, most): (u32, u32),
+    part: u32,
+    messages_max: u32,
     deflate: bool,
 ) {
     let topic = topic_of(&clients.conns, slot, seen.part);
@@ -214,7 +215,7 @@ pub(crate) fn request_next_page<P: ProtocolTypes>(
     let is_next_page = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
     subs.topics.get_mut(topic).pending_attaches += u32::from(!is_next_page);
     let attach = Attach {
-        most,
+        messages_max,
         deflate,
         is_next_page,
         ..page_request(clients, &subs.topics, topic, to, since)

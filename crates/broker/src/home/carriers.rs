@@ -9,11 +9,14 @@ use super::topic_row::{HAS_CARRIER_SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, SideTable};
 
-/// A carrier of a topic, and its number of subscribers. `carrier_row` is the carrier's row for the topic, and `serial` counts the uses of that row.
+/// A carrier of a topic.
 pub(super) struct Carrier {
     pub shard: ShardId,
+    /// The number of times that `carrier_row` was used: another topic that had the row before has another serial.
     pub serial: u16,
+    /// The row that the carrier has for the topic.
     pub carrier_row: u32,
+    /// The number of subscribers at this carrier.
     pub subscribers: u32,
 }
 
@@ -27,8 +30,9 @@ impl Carrier {
 #[derive(Default)]
 pub(super) struct Carriers {
     sets: SideTable<Vec<Carrier>>,
-    /// The numbers of subscribers that have come and that have left since the start.
+    /// The number of subscribers that have come since the start.
     pub attaches: u64,
+    /// The number of subscribers that have left since the start.
     pub detaches: u64,
 }
 
@@ -95,7 +99,10 @@ impl Carriers {
             }
     }
 
-    /// Removes a subscriber at this carrier, which [has](Self::has) one.
+    /// Removes a subscriber at this carrier.
+    ///
+    /// # Panics
+    /// If the carrier has no subscriber ([`Carriers::has`]).
     pub fn remove_subscriber(
         &mut self,
         row: &mut TopicRow,

@@ -27,7 +27,7 @@ impl Home {
         let scan_end = end.min(page.from.saturating_add(ROWS_PER_ORDER));
         let mut topics = Vec::new();
         let mut id = page.from;
-        while id < scan_end && topics.len() < page.most as usize {
+        while id < scan_end && topics.len() < page.topics_max as usize {
             let row = self.topics.rows.get(id);
             let exists = row.name != Blob::NONE && !row.has(DELETED);
             if exists && topic::matches(&page.filter, self.topics.names.get(row.name)) {
@@ -71,9 +71,10 @@ impl Home {
         let (chain, last) = (row.chain, row.last_offset());
         let partition_index = self.logs.partition_index_of(row);
         let mut frames = Frames::default();
-        let messages_max = page.most as usize;
+        let messages_max = page.messages_max as usize;
         let log = &mut self.logs.partitions[partition_index].log;
-        let before_newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
+        let before_newest =
+            (log.seek_newest(chain, page.messages_max, usize::MAX)).filter(|_| page.newest);
         let after = match before_newest {
             Some(SeekBackResult::Found(before)) => before.max(page.after),
             _ => page.after,

@@ -2,8 +2,8 @@
 //! users) that get the pages have fair shares.
 //!
 //! Two kinds of pages have their own, throttled queues: pages for members of groups (MQTT shared subscriptions), and pages whose first message
-//! exceeds the page size. While carriers (the shards with subscribers) have enough pages of a kind to deliver, pages of that kind wait, and other
-//! pages overtake them. The queues that may run now get equal shares of the work, which is counted in steps.
+//! exceeds the page size. While carriers (the shards with subscribers) still have enough pages of such a kind to deliver, this kind waits, and other
+//! pages overtake it. The queues that do not wait get equal shares of the work, which is counted in steps.
 //!
 //! Other words: a *subscriber by filter* subscribes with wildcards. A *gap* is the notice that messages are lost. A *follower* is a client
 //! that is told which topics have subscribers. *Late* groups get a message in a later turn (a pass of the shard's loop).
@@ -21,9 +21,10 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 /// The progress of the search for the first message of a page.
 #[derive(Clone, Copy)]
 pub(crate) enum SearchProgress {
-    /// Not begun.
+    /// The search has not begun.
     Unknown,
-    /// Counts back from the newest message, and has reached the message at `offset`. With that message, `left` messages are left to count.
+    /// The search counts back from the newest message, and has reached the message at `offset`. This message and `left - 1` older messages are left to
+    /// count.
     CountingBack {
         offset: u64,
         left: u32,
@@ -64,11 +65,11 @@ pub(crate) struct Reader {
     pub partition: PartitionId,
     /// The page begins after this offset.
     pub start: u64,
-    /// The end of the initial snapshot: messages up to this offset belong to it. 0: no snapshot.
+    /// The last offset of the initial snapshot (messages from before the subscription); 0 if the subscriber gets no snapshot.
     pub snapshot_end: u64,
-    /// How many of each topic's newest messages the snapshot contains; 0: only latest values and retained messages.
+    /// How many of each topic's newest messages the snapshot contains. If this is 0, it contains only latest values and retained messages.
     pub newest: u32,
-    /// Losses up to this number happened before the subscription began, and cause no gap. 0 if the subscriber gave a position.
+    /// Losses are numbered in their order. A loss up to this number was before the subscription, and causes no gap. 0 if the subscriber gave a position.
     pub losses_before: u64,
     /// Whether the page begins with a gap.
     pub has_gap: bool,
@@ -89,7 +90,7 @@ pub(super) struct FilterNames<'a> {
 #[derive(Clone)]
 pub(crate) struct SharedFilterNames {
     pub text: Arc<[u8]>,
-    /// The number of pages that may share the copy: each is charged its part of the bytes.
+    /// The number of pages that may share the copy. Each page is charged an equal part of the bytes.
     share_count: usize,
 }
 
@@ -139,7 +140,7 @@ pub(crate) enum PendingPage {
     },
     /// For a group. The party is that of the group's next member.
     Group(u64, Party),
-    /// Marks some of the late groups as having messages to read in the log, and queues these groups (see `groups/lists.rs`).
+    /// Not a page: makes some of the late groups read the log (see `groups/lists.rs`).
     LateGroups,
     /// For a follower: a page of its list of the topics that have subscribers.
     Interest(ShardId, ReplyTo, Party),
@@ -166,7 +167,7 @@ impl PendingPage {
     }
 }
 
-/// The party number of the entries for late groups. No address or user has this number.
+/// The party number of the entry for late groups. No address or user has this number.
 const LATE_GROUPS: u64 = 1 << 59;
 
 /// The kinds of throttled pages.
@@ -281,7 +282,7 @@ impl PageQueue {
         bytes > lanes.turn_limits.page_bytes && !may_be_read
     }
 
-    /// Charges the party of the page that was taken last with these steps, for the work here and at the page's carrier.
+    /// Charges these steps to the party of the page that was taken last: the work of this home, and of the carrier that gets the page.
     pub fn charge(&mut self, steps: u64) {
         match self.kind_in_service.take() {
             Some(kind) => {

@@ -1,5 +1,5 @@
-//! Prepares a change of a home's rules by a reload: finds the number of each topic's rule among the planned rules. A home is the part of a
-//! shard that keeps topics.
+//! Prepares a change of a home's rules by a reload: finds for each topic the planned rule that will govern it. A home is the part of a shard that keeps
+//! topics.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 /// The planned rules, and the rows matched so far.
 pub(super) struct PlannedRules {
     world: Arc<World>,
-    /// By row: the number of the topic's planned rule. From row `next_row` on, it is set only for topics that were created meanwhile.
+    /// By row: the number of the topic's planned rule. From row `next_row` on, only topics that were created since the preparation began have it.
     rule_by_row: Vec<u8>,
     next_row: u32,
 }

@@ -4,12 +4,12 @@
 //! connection, and no watcher is told: the reload of a web page shows no leave and no join. Exception: a watcher may ask to be told of each
 //! connection.
 //!
-//! The changes of a table are numbered in order. A member is identified by the number of its join. A watcher has two numbers: of the members that
-//! joined up to change `joins_until`, it knows exactly those that had not left up to change `leaves_until`. A page first contains the members that
-//! have left since then. If the page has room for all of these, it also contains the members that joined later. So a slow watcher needs no queue, and
-//! a page contains at most one change of each member.
+//! The changes of a table are numbered in order. A member is identified by the number of its join. For each watcher the table keeps two numbers: of the
+//! members that joined up to change `joins_until`, the watcher knows exactly those that had not left up to change `leaves_until`. A page for a watcher
+//! first contains the members that have left since then. If the page has room for all of these, it also contains the members that joined later. So a
+//! slow watcher needs no queue, and a page contains at most one change of each member.
 //!
-//! Members that have left are remembered for topics that are watched, or were watched a short time ago, and only a limited number of them. A watcher
+//! The table remembers a limited number of members that have left, and only for topics that are watched or were watched a short time ago. A watcher
 //! that has missed a forgotten leave gets a new snapshot.
 //!
 //! In a cluster the table has the members of all nodes (`peers.rs`). A connection is known by its node, shard and number.
@@ -68,23 +68,25 @@ pub(crate) struct Presence {
     members: Slab<MemberRow>,
     member_index: Index,
     members_by_user: BTreeMap<UserKey, UserCount>,
-    /// Members whose connections have ended, by the second in which they leave.
+    /// Members whose connections have ended: the second in which the member leaves, and its row.
     leaving: BTreeSet<(u32, u32)>,
+    /// The same members: the user, and the row.
     leaving_users: BTreeSet<(UserKey, u32)>,
-    /// The same members, by topic and second.
+    /// The same members: the topic, the second, and the row.
     leaving_topics: BTreeSet<(u32, u32, u32)>,
     watched_topics: BTreeMap<u32, WatchedTopic>,
-    /// Watched topics with unsent news, by the time from which it may be sent.
+    /// Watched topics with changes that some watcher does not know: the time from which a watcher may get a page, and the topic.
     due_topics: BTreeSet<(u64, u32)>,
     watcher_count: usize,
-    /// For the operator's webhooks.
+    /// The streams for the operator's webhooks.
     streams: Vec<MemberStream>,
     /// The other nodes of the cluster.
     peers: Peers,
-    /// Topics without watchers, by the second in which the members that have left them are forgotten.
+    /// Topics without watchers: the second in which the members that have left the topic are forgotten, and the topic.
     unwatched_topics: BTreeSet<(u32, u32)>,
     /// The number of the last change.
     last_change: u64,
+    /// Identifies this table in the positions of watchers.
     table_number: u32,
     seed: u64,
     text_bytes: usize,
@@ -154,19 +156,19 @@ impl Presence {
         self.topics.len() == 0
     }
 
-    /// Whether news may be sent to a watcher now.
+    /// Whether a watcher that lacks changes may get a page now.
     pub fn has_due(&self, now_ns: u64) -> bool {
         self.due_topics
             .first()
             .is_some_and(|(at_ns, _)| *at_ns <= now_ns)
     }
 
-    /// The time from which the next watcher with unsent news may get it.
+    /// The time from which the next watcher that lacks changes may get a page.
     pub fn next_news_ns(&self) -> Option<u64> {
         self.due_topics.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// The bytes that lists of members have moved since the last call. A member that has left counts as a step more.
+    /// The bytes that lists of members have moved since the last call. For each member that has left, the bytes of one step of work are added.
     pub fn take_moved_bytes(&mut self) -> usize {
         core::mem::take(&mut self.moved_bytes)
     }
@@ -217,13 +219,13 @@ impl Presence {
             .find(&self.members, hash_of_member(topic, conn), is_wanted)
     }
 
-    /// Notes a change of a topic, and returns the number of the change.
-    fn note_change(&mut self, topic: u32) -> u64 {
+    /// Numbers a change of a topic, so that watchers are told of it. Returns the number.
+    fn count_change(&mut self, topic: u32) -> u64 {
         self.last_change += 1;
         let row = self.topics.get_mut(topic);
         (row.watched_change, row.last_change) = (self.last_change, self.last_change);
         if let Some(watched) = self.watched_topics.get_mut(&topic) {
-            watched.note_change();
+            watched.mark_changed();
             self.update_due_time(topic);
         }
         self.last_change
@@ -256,7 +258,7 @@ impl Presence {
         members_max: u32,
         now: Now,
     ) {
-        self.add(name, conn, texts, (now.unix_s, members_max), now);
+        self.add(name, conn, texts, now.unix_s, members_max, now);
     }
 
     /// Adds a connection of any node, which has subscribed in the counted second `since_s`.
@@ -265,7 +267,8 @@ impl Presence {
         name: &[u8],
         conn: MemberConn,
         (user, info): (&[u8], &[u8]),
-        (since_s, members_max): (u32, u32),
+        since_s: u32,
+        members_max: u32,
         now: Now,
     ) {
         let topic = self.find_or_create_topic(name);
@@ -299,7 +302,7 @@ impl Presence {
         self.tell_peers_of_join(member, now);
     }
 
-    /// The connection of a member subscribes again, perhaps before the member has left.
+    /// Cancels the leave of a member whose connection subscribes again.
     fn keep_member(&mut self, member: u32, now: Now) {
         if !self.members.get(member).has_connection() {
             self.cancel_leave(member);
@@ -311,7 +314,8 @@ impl Presence {
     fn makes_room(&mut self, topic: u32, members_max: u32) -> bool {
         let listed_max = members_max as usize;
         if self.topics.get(topic).members_by_join.len() == listed_max {
-            // A member whose connection has ended makes room. Above the limit, it would give way to nobody.
+            // The first member to leave whose connection has ended makes room. If the topic has more members than the limit (the operator has lowered it),
+            // this would not be enough.
             let mut leaving = self
                 .leaving_topics
                 .range((topic, 0, 0)..=(topic, u32::MAX, u32::MAX));
@@ -325,7 +329,7 @@ impl Presence {
     /// Lists the connection in this row as a member.
     fn list_member(&mut self, member: u32) {
         let topic = self.members.get(member).topic;
-        let id = self.note_change(topic);
+        let id = self.count_change(topic);
         self.members.get_mut(member).id = id;
         let row = self.topics.get_mut(topic);
         let capacity_before = row.members_by_join.capacity();
@@ -343,7 +347,8 @@ impl Presence {
         self.push_to_streams((member, None), true, is_first);
     }
 
-    /// Counts a member that joins or leaves among those of its user at this node, if it is one. Returns whether it is the first or was the last.
+    /// Counts a join or a leave for the members that the user has at this node. Does nothing for members of other nodes. Returns whether the member is
+    /// the first or was the last of its user here.
     fn count_here(&mut self, member: u32, joins: bool) -> bool {
         let row = self.members.get(member);
         if row.node > 0 {
@@ -391,7 +396,7 @@ impl Presence {
         };
         let member = *member;
         if self.tells_connections(topic) {
-            // For such a watcher the new connection must be another member, and so it is for all.
+            // Such a watcher must see the new connection as another member, so it becomes another member for everybody.
             self.unlist_member(member);
             return false;
         }
@@ -418,7 +423,7 @@ impl Presence {
             let is_first = self.count_here(member, true);
             self.push_to_streams((member, None), true, is_first);
         }
-        // Readers see the new connection. Watchers get no news.
+        // Readers see the new connection. Watchers are not told of it, so the number of the change is not that of a `count_change`.
         self.last_change += 1;
         self.topics.get_mut(topic).last_change = self.last_change;
     }
@@ -436,8 +441,8 @@ impl Presence {
         }
     }
 
-    /// Lets the member of a connection leave after `linger_s`, or at once if `linger_s` is 0. A member without a user name leaves at once, since it
-    /// could not be recognised when it returns.
+    /// Makes the member of a connection leave after `linger_s`, or at once if `linger_s` is 0. A member without a user name leaves at once, since nobody
+    /// could recognise the client when it returns.
     pub fn leave(&mut self, name: &[u8], conn: MemberConn, linger_s: u32, now: Now) {
         let Some(topic) = self.find(name) else {
             return;
@@ -451,7 +456,7 @@ impl Presence {
         }
     }
 
-    /// The connection in this row has ended: the member continues with one that waits, or leaves after `linger_s`.
+    /// Called if the connection in this row has ended: the member continues with a connection that waits, or leaves after `linger_s`.
     fn end_connection(&mut self, member: u32, linger_s: u32, now: Now) {
         if self.members.get(member).id == 0 {
             return self.remove_waiting(member);
@@ -464,7 +469,7 @@ impl Presence {
             let (conn, snapshot) = (row.conn(), row.snapshot);
             self.remove_waiting(waiting);
             self.give_connection(member, conn);
-            // The present snapshot may not have named the connection yet.
+            // The number of the waiting row stays: the snapshot that its node sends now may not have named the connection yet.
             self.members.get_mut(member).snapshot = snapshot;
             return self.tell_peers_of_move(waiting, member, now);
         }
@@ -472,7 +477,7 @@ impl Presence {
             return self.remove_member(member);
         }
         self.cancel_leave(member);
-        // One second more, since the present second has begun already.
+        // One second more, because a part of the present second is over.
         let leaves_s = now.s.saturating_add(linger_s).saturating_add(1);
         self.members.get_mut(member).leaves_s = leaves_s;
         let key = self.user_key(topic, self.members.get(member).user_and_info().0);
@@ -493,7 +498,7 @@ impl Presence {
         let is_last_here = self.count_here(member, false);
         let row = self.members.remove(member);
         let topic = row.topic;
-        let leave_number = self.note_change(topic);
+        let leave_number = self.count_change(topic);
         let key = self.user_key(topic, row.user_and_info().0);
         let count = self.members_by_user.get_mut(&key).map_or(0, |count| {
             count.all -= 1;
@@ -532,7 +537,7 @@ impl Presence {
             self.leave_bytes = self.leave_bytes + added_bytes - forgotten_bytes;
         }
         if count == 0 {
-            self.list_waiting_of(key);
+            self.list_waiting_of_user(key);
         }
         topic
     }
@@ -544,7 +549,7 @@ impl Presence {
             _ => None,
         };
         self.end_silent_streams(now);
-        let more_wait = !self.peers.is_nobody_waiting() && self.list_those_who_have_waited(now);
+        let more_wait = self.peers.has_waiting() && self.end_due_waits(now);
         let moved_before = self.moved_bytes;
         while let Some(member) = is_due(self.leaving.first()) {
             if self.moved_bytes - moved_before >= steps_max * STEP_BYTES {
@@ -607,7 +612,7 @@ impl Presence {
         page
     }
 
-    /// Adds a watcher of a topic. If it resumes from a position that is still known, it gets what it has missed, otherwise a snapshot.
+    /// Adds a watcher of a topic. If `from` is a position whose later changes are all remembered, the watcher gets these changes, otherwise a snapshot.
     pub fn add_watcher(
         &mut self,
         name: &[u8],
@@ -653,12 +658,12 @@ impl Presence {
         (topic, changed)
     }
 
-    /// Notes that a watcher can take another page.
-    pub fn note_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
+    /// Called when a watcher can take another page.
+    pub fn set_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
         let Some(topic) = self.find(name) else { return };
         let changed = self.topics.get(topic).watched_change;
         if let Some(watched) = self.watched_topics.get_mut(&topic) {
-            watched.note_ready(key_of(shard, to), (changed, now_ns));
+            watched.set_ready(key_of(shard, to), changed, now_ns);
             self.update_due_time(topic);
         }
     }
@@ -677,7 +682,7 @@ impl Presence {
             watched.ends_s = now.s.saturating_add(LEAVES_KEPT_S);
             let (ends_s, has_gone) = (watched.ends_s, !watched.leaves.is_empty());
             self.update_due_time(topic);
-            // Without members and leaves, there is nothing to remember for a watcher that resumes.
+            // If the topic has neither members nor remembered leaves, a watcher that resumes needs nothing.
             match has_gone || self.topics.get(topic).counts().clients > 0 {
                 true => drop(self.unwatched_topics.insert((ends_s, topic))),
                 false => {
@@ -690,7 +695,7 @@ impl Presence {
         self.update_due_time(topic);
     }
 
-    /// Sends watchers their news, at most `pages_max` pages. Returns how many watchers were examined.
+    /// Sends watchers the changes that they lack, at most `pages_max` pages. Returns how many watchers were examined.
     pub fn send_news(
         &mut self,
         now_ns: u64,

@@ -1,5 +1,5 @@
-//! Presence at a home (the part of a shard that keeps topics): the members of its topics, and their watchers. The first request makes the table, so a
-//! server without presence has none.
+//! Presence at a home (the part of a shard that keeps topics): the members of its topics, and their watchers. The first request creates the table of
+//! members, so a server without presence has no table.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -63,13 +63,14 @@ impl Home {
                 presence.add_watcher(text, (from, to), position, now_ns)
             }
             PresenceAsk::WatchChanges(to) => presence.add_change_watcher(text, (from, to), now_ns),
-            PresenceAsk::Ready(to) => presence.note_ready(text, from, to, now_ns),
+            PresenceAsk::Ready(to) => presence.set_ready(text, from, to, now_ns),
             PresenceAsk::Unwatch(to) => presence.remove_watcher(text, from, to, now),
         }
         self.steps.add_bytes(presence.take_moved_bytes());
     }
 
-    /// Carries out an order about the members of other nodes. Without room in memory, their members are only counted, and only in topics that have a row.
+    /// Carries out an order about the members of other nodes. Without room in memory (`has_room`), these members are only counted, and only in topics that
+    /// have a row.
     pub(crate) fn handle_peer_presence(
         &mut self,
         order: PeerPresence,
@@ -79,7 +80,8 @@ impl Home {
     ) -> PeerPresenceReply {
         let rows_max = self.turn_limits.interest_page_topics;
         if let (PeerPresence::Next(_), None) = (&order, &self.presence) {
-            // Nobody is here. When somebody comes, the stream is unknown, so the node begins another one.
+            // No topic of this home has a member. When the first member comes, this home does not know the stream of the other node, so that node begins
+            // a new stream.
             return PeerPresenceReply::Changes(Some((PeerChanges::default(), false)));
         }
         let (seed, process) = (self.topics.seed(), self.process);
@@ -100,7 +102,7 @@ impl Home {
                 None
             }
             PeerPresence::Silent(node) => {
-                presence.note_silent_peer(node);
+                presence.set_peer_silent(node);
                 None
             }
             PeerPresence::Apply(node, changes) => {
@@ -117,10 +119,10 @@ impl Home {
                 return PeerPresenceReply::Applied { has_room };
             }
             PeerPresence::EndSnapshot(node, from) => {
-                presence.remove_gone_members((node, false), from, linger_s, now)
+                presence.remove_gone_members(node, false, from, linger_s, now)
             }
             PeerPresence::Drop(node, from) => {
-                presence.remove_gone_members((node, true), from, linger_s, now)
+                presence.remove_gone_members(node, true, from, linger_s, now)
             }
         };
         self.steps.add_bytes(presence.take_moved_bytes());
@@ -171,7 +173,7 @@ impl Home {
         has_absent | has_unwatched
     }
 
-    /// Sends watchers their news, up to the limits of a turn.
+    /// Sends watchers the changes that they lack, up to the limits of a turn.
     #[inline]
     pub(crate) fn send_watch_news(&mut self, lanes: &mut Lanes) {
         while self.has_watch_news(lanes) {
@@ -190,7 +192,7 @@ impl Home {
         }
     }
 
-    /// Whether this turn may send news to watchers, and there is news.
+    /// Whether a watcher lacks changes, and this turn may send it a page.
     #[inline]
     pub(crate) fn has_watch_news(&self, lanes: &mut Lanes) -> bool {
         let presence = self.presence.as_ref();
@@ -200,13 +202,13 @@ impl Home {
             && lanes.may_tell_members()
     }
 
-    /// Begins new limits for the next turn.
+    /// Resets the counts of pages and bytes that a turn limits. Called for each turn.
     #[inline]
     pub(crate) fn reset_watch_limits(&mut self) {
         (self.presence_pages, self.presence_page_bytes) = (0, 0);
     }
 
-    /// The time from which the next watcher with unsent news may get it.
+    /// The time from which the next watcher that lacks changes may get a page.
     #[inline]
     pub(crate) fn next_watch_news_ns(&self) -> Option<u64> {
         self.presence.as_ref().and_then(|it| it.next_news_ns())

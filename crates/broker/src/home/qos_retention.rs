@@ -14,9 +14,10 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::slab::NONE;
 
-/// A piece of [`Home::drop_unneeded`] visits at most this many topics, and removes at most this many messages.
-const ROWS_PER_PIECE: u32 = 64;
-const MESSAGES_PER_PIECE: u32 = 256;
+/// The maximum number of topics that one call of [`Home::drop_some_unneeded`] visits.
+const ROWS_PER_CALL: u32 = 64;
+/// The maximum number of messages that one call of [`Home::drop_some_unneeded`] removes.
+const MESSAGES_PER_CALL: u32 = 256;
 
 /// The filter of all topics.
 pub(crate) const ALL_TOPICS: &[u8] = b"#";
@@ -39,7 +40,8 @@ impl Home {
                 self.topics.rows.get_mut(id).flags |= HAS_QOS_SUBSCRIPTION;
             }
             (None, true) => self.subscriptions.qos.add_filter(name),
-            // An entry by name is removed first. If the topic exists by now, its row counts other subscriptions, which came later.
+            // An entry by name is removed first: it was made while the topic could not be created. If the topic exists now, its row counts later
+            // subscriptions.
             (found, false) => {
                 if self.subscriptions.qos.remove_filter(name) {
                     return;
@@ -71,12 +73,12 @@ impl Home {
         }
     }
 
-    /// A piece of [`drop_unneeded`](Self::drop_unneeded), from this row of the topics on. Returns the row to continue with, if any are left.
+    /// Does a bounded part of [`drop_unneeded`](Self::drop_unneeded), from this row of the topics on. Returns the row to continue with, if any are left.
     pub(crate) fn drop_some_unneeded(&mut self, from: u32, rules: &Rules, now: Now) -> Option<u32> {
         let end = self.topics.rows.end();
-        let piece_end = end.min(from.saturating_add(ROWS_PER_PIECE));
-        let mut removals_left = MESSAGES_PER_PIECE;
-        for id in from..piece_end {
+        let call_end = end.min(from.saturating_add(ROWS_PER_CALL));
+        let mut removals_left = MESSAGES_PER_CALL;
+        for id in from..call_end {
             self.steps.add(1);
             let row = self.topics.rows.get(id);
             let (chain, messages_max) = (row.chain, rules.get(row.rule).messages_max());
@@ -93,7 +95,7 @@ impl Home {
             };
             let (chain, dropped) = log.drop_until(chain, u64::MAX, limit, now.unix_s);
             let is_empty = log.count(chain) == 0;
-            // An empty chain stays if its newest messages have expired, since it stores the last lost offset.
+            // If its newest messages have expired, an empty chain (list of messages) stays, since it stores the last lost offset.
             self.topics.rows.get_mut(id).chain = chain;
             if is_empty {
                 self.begin_idle_time(id, now);
@@ -105,6 +107,6 @@ impl Home {
                 return Some(id);
             }
         }
-        (piece_end < end).then_some(piece_end)
+        (call_end < end).then_some(call_end)
     }
 }

@@ -1,10 +1,10 @@
 //! Counts the QoS 1 and 2 subscriptions of each topic and each filter. Messages for these subscriptions are kept, whatever the topic's rule
 //! says.
 //!
-//! The table cannot refuse a subscription, since the client is not told of this count. If the trie of filters has no room for another shape (the set
-//! of levels that are `+`, see `crate::filters`), the messages for a wider filter are kept instead.
+//! The table never refuses a subscription, since no client could be told. The trie of filters has room for a limited number of shapes (sets of levels
+//! that are `+`, see `crate::filters`). If it has no room for a filter, the messages for a wider filter are kept instead.
 //!
-//! Invariant: a topic or filter is listed exactly while it has such a subscription. A filter is either in `filters` or in `overflow_filters`.
+//! Invariant: a topic or filter is listed exactly while it has a QoS 1 or 2 subscription. A filter is either in `filters` or in `overflow_filters`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -233,7 +233,7 @@ mod tests {
     use alloc::string::String;
 
     #[test]
-    fn kept_messages_go_with_the_last_subscription() {
+    fn messages_are_kept_until_the_last_subscription_ends() {
         let mut qos = QosSubscriptions::new(7, &Steps::default());
         qos.add_topic(3, 2);
         qos.add_filter(b"a/+");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_name_is_counted_like_any_other() {
+    fn topic_with_many_levels_is_counted_like_any_other() {
         let mut qos = QosSubscriptions::new(7, &Steps::default());
         let deep = "x/".repeat(30) + "y";
         qos.add_filter(deep.as_bytes());

@@ -1,9 +1,10 @@
 //! Reads the queued pages of a home (the part of a shard that keeps topics), as far as the budget of the turn (a pass of the shard's loop)
 //! goes. A page is a bounded run of past messages for one subscriber.
 //!
-//! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the page is not
-//! complete then, it is queued again with its progress. So a subscriber that reads many old messages delays others by one page at a time, and a
-//! thousand subscribers of one address delay others no more than one subscriber. Publishes do not wait for pages.
+//! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. A page that is not
+//! complete by then is queued again with its progress. So a subscriber that reads many old messages delays others by one page at a time. The parties
+//! (addresses and users) have fair shares, so a thousand subscribers of one address delay others no more than one subscriber. Publishes do not wait for
+//! pages.
 //!
 //! Invariants:
 //! * While the first page of a subscription waits, the subscriber is already counted, and its filter is registered: later requests from the same
@@ -49,7 +50,7 @@ impl Home {
         self.steps.add(1);
         self.read_pending(page, context);
         let steps_done = self.steps.count() - steps_before;
-        // A large message is not copied here. But the page's party is charged for its delivery, which is work for the subscriber's shard.
+        // A large message is not copied here, but its delivery is work for the subscriber's shard. The page's party is charged for this work here.
         let large_bytes = context.lanes.frames().large_page_bytes - large_bytes_before;
         self.page_queue
             .charge(steps_done + (large_bytes / STEP_BYTES) as u64);

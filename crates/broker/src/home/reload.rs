@@ -1,9 +1,9 @@
 //! Changes settings and rules of a home (the part of a shard that keeps topics) while it runs.
 //!
-//! A reload that changes only values of the rules is cheap. But if topics may come under other rules, every topic's name must be matched with the
-//! rules. With a million topics this takes too long for one turn (a pass of the shard's loop). So the home gets the planned rules before the change,
-//! and matches some rows in each turn. The change itself then only writes one byte into each row. If a rule only gets another number, the log does
-//! not rebuild the rule's list of messages.
+//! A reload that changes only values of the rules is cheap. But if other rules may govern the topics afterwards, every topic's name must be matched with
+//! the rules. With a million topics this takes too long for one turn (a pass of the shard's loop). So the home gets the planned rules before the change,
+//! and matches some rows in each turn. The change itself then only writes one byte into each row. If a rule only gets another number, the log keeps the
+//! rule's list of messages.
 //!
 //! Invariants: after the change every topic has the number of its rule, even if topics were created and forgotten meanwhile. The preparation changes
 //! nothing that others can see.
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn topics_that_come_and_go_while_it_is_looked_ahead_have_their_rule_afterwards(
+        fn topics_that_come_and_go_during_the_preparation_have_their_rule_afterwards(
             steps in prop::collection::vec((step(), 0..FILTERS.len()), 1..80),
         ) {
             let now = Now { s: 0, unix_s: 0 };

@@ -1,9 +1,9 @@
 //! The retained message of a topic (MQTT 5.0 section 3.3.1.3). It is stored as a log of one message, apart from the topic's log, so that
-//! neither the count limit nor the age limit of the rule removes it. Under a rule that keeps the latest, the topic's log itself is the
+//! neither the count limit nor the age limit of the topic's rule removes it. If the rule keeps only the latest messages, the topic's log itself is the
 //! retained state, and there is no second copy.
 //!
-//! Invariants: a topic is in `retained` exactly while it has a chain (a list of messages) under the rule of retained messages, and the
-//! topic is not forgotten meanwhile. The byte budget removes retained messages last.
+//! Invariants: a topic is in `Logs::retained_chains` exactly while it has a retained message, and is not forgotten meanwhile. If the logs exceed their
+//! byte budget, retained messages are removed last.
 
 use super::Home;
 use super::topic_row::HAS_RETAINED;
@@ -94,7 +94,7 @@ impl Home {
         let frames = lanes.frames();
         log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // A retained message after `start` comes from the log, or the subscriber did not request it.
+        // A retained message after `start` is also in the topic's log, which the subscriber reads from `start` on.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

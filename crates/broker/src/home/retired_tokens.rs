@@ -46,11 +46,11 @@ struct RetiredToken {
     is_published: bool,
 }
 
-/// The party (address or user) of a session, and bytes that it is charged.
+/// Bytes that a party (an address or a user) is charged.
 #[derive(Clone, Copy)]
-struct Charge {
-    party: Party,
-    bytes: usize,
+pub(crate) struct Charge {
+    pub party: Party,
+    pub bytes: usize,
 }
 
 /// A token as read from a snapshot.
@@ -59,8 +59,8 @@ pub(crate) struct SavedToken {
     pub end_s: u32,
     pub token: u64,
     pub will: Option<Box<Will>>,
-    /// The party of the session, and the bytes of the token's keys. `None` in a snapshot of an earlier build.
-    pub payer: Option<(Party, usize)>,
+    /// The charge for the token's keys, to the party of the session. `None` in a snapshot of an earlier build.
+    pub key_charge: Option<Charge>,
 }
 
 /// Flags of a token in a snapshot.
@@ -69,7 +69,7 @@ const HAS_CHARGE: u8 = 2;
 
 /// The work of a node for a token.
 pub(crate) enum DueToken {
-    /// The steward publishes this will. If a limit refuses the will, the steward passes this number to [`RetiredTokens::note_refused`].
+    /// The steward publishes this will. If a limit refuses the will, the steward passes this number to [`RetiredTokens::publish_later`].
     Publish(Box<Will>, u64),
     /// Every node releases the keys with this token.
     Release(u64),
@@ -113,12 +113,13 @@ impl RetiredTokens {
     }
 
     /// Adds the token of a session or a will that ended in second `end_s` of the log; `token` is 0 if there is none. Until the token is released, the party
-    /// of `payer` is charged for the will and for that many bytes of keys.
+    /// of `key_charge` is charged for the will and for these bytes of keys.
     pub fn insert(
         &mut self,
-        (token, will): (u64, Option<Box<Will>>),
+        token: u64,
+        will: Option<Box<Will>>,
         end_s: u32,
-        payer: Option<(Party, usize)>,
+        key_charge: Option<Charge>,
         counts: &Counts,
     ) {
         let forgotten_s = FORGET_S + self.kept_longer_s;
@@ -136,10 +137,10 @@ impl RetiredTokens {
             };
             let will_bytes = retired.will_bytes();
             self.will_bytes += will_bytes;
-            if let Some((party, key_bytes)) = payer {
-                let bytes = will_bytes + key_bytes;
-                retired.charge = Some(Charge { party, bytes });
-                counts.change_absent(party, 0, bytes);
+            if let Some(mut charge) = key_charge {
+                charge.bytes += will_bytes;
+                retired.charge = Some(charge);
+                counts.change_absent(charge.party, 0, charge.bytes);
             }
             self.tokens.push_back(retired);
         }
@@ -168,7 +169,7 @@ impl RetiredTokens {
     }
 
     /// Makes the steward publish the will with this number again some seconds later, since a limit has refused it.
-    pub fn note_refused(&mut self, number: u64, now_s: u32) {
+    pub fn publish_later(&mut self, number: u64, now_s: u32) {
         let index = number
             .checked_sub(self.removed_count)
             .map(|index| index as usize);
@@ -283,17 +284,20 @@ impl RetiredTokens {
             0 => None,
             _ => Some(Box::new(Will::read(from)?)),
         };
-        let mut payer = None;
+        let mut key_charge = None;
         if flags & HAS_CHARGE != 0 {
             let client = Client::from_number(from.number32()?);
             will.iter_mut().for_each(|will| will.client = client);
-            payer = Some((Party::from_number(from.word()?), from.number32()? as usize));
+            key_charge = Some(Charge {
+                party: Party::from_number(from.word()?),
+                bytes: from.number32()? as usize,
+            });
         }
         Ok(SavedToken {
             end_s,
             token,
             will,
-            payer,
+            key_charge,
         })
     }
 }
@@ -308,7 +312,7 @@ mod tests {
     fn token_in_a_form_of_a_later_build_is_refused() {
         let mut tokens = RetiredTokens::default();
         let counts = Admission::new(&Settings::default(), 1);
-        tokens.insert((7, None), 9, None, &counts);
+        tokens.insert(7, None, 9, None, &counts);
         let mut bytes = alloc::vec::Vec::new();
         let mut block = Block {
             bytes: &mut bytes,

@@ -14,23 +14,39 @@ use crate::mail::session::Will;
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
-    /// How many times this node has become the steward. Each time it starts over with all work that is due.
+    /// How many times this node has become the steward, or has begun its work as the steward again. Each time it starts over with all work that is due.
     pub stewardship: u32,
-    /// Sessions whose will or end this node has begun to record as the steward: the number of the stewardship, and the row. A record of an earlier
-    /// stewardship may have been lost.
-    pub begun_work: BTreeSet<(u32, u32)>,
-    /// Dead nodes, until all rows were visited for them.
+    /// Sessions whose will or end this node has begun to record as the steward.
+    pub begun_work: BTreeSet<BegunWork>,
+    /// Each dead node, until all rows were visited to release the sessions of its connections.
     pub dead_holders: Vec<DeadHolder>,
     /// The sessions, by row.
     pub by_row: BTreeMap<u32, Replica>,
     /// The number of sessions that a connection holds, at any node.
     pub held_count: u32,
-    /// Sessions whose will a limit has refused, by row, and the second in which the steward publishes it again.
-    pub refused_wills: VecDeque<(u32, u32)>,
-    /// Sessions and published wills that have ended a short time ago.
+    /// Sessions whose will a limit has refused, in the order in which the steward publishes these wills again.
+    pub refused_wills: VecDeque<WillRetry>,
+    /// Tokens of sessions, and of published wills, that have ended a short time ago.
     pub retired: RetiredTokens,
-    /// Wills that became due a short time ago when their session was claimed or ended.
+    /// Tokens of wills that became due a short time ago because their session was claimed or ended.
     pub claimed_wills: RetiredTokens,
+}
+
+/// A session whose will or end this node has begun to record as the steward. If the node has become the steward again since then, the record may have
+/// been lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BegunWork {
+    /// The value of [`Replicas::stewardship`] at that time.
+    pub stewardship: u32,
+    pub row: u32,
+}
+
+/// A session whose will the steward publishes again, because a limit has refused it.
+#[derive(Clone, Copy)]
+pub(crate) struct WillRetry {
+    /// The second in which the steward publishes the will again.
+    pub again_s: u32,
+    pub row: u32,
 }
 
 impl Default for Replicas {
@@ -50,9 +66,9 @@ impl Default for Replicas {
 }
 
 impl Replicas {
-    /// The table for a token that has a will to publish, or has none.
-    pub fn tokens_for(&mut self, will: bool) -> &mut RetiredTokens {
-        match will {
+    /// The table for a token that has a will to publish (`has_will`), or has none.
+    pub fn tokens_for(&mut self, has_will: bool) -> &mut RetiredTokens {
+        match has_will {
             true => &mut self.claimed_wills,
             false => &mut self.retired,
         }
@@ -60,7 +76,7 @@ impl Replicas {
 
     /// Heap bytes of the retired tokens, and of the list of refused wills.
     pub fn retired_bytes(&self) -> usize {
-        let refused = self.refused_wills.capacity() * size_of::<(u32, u32)>();
+        let refused = self.refused_wills.capacity() * size_of::<WillRetry>();
         self.retired.bytes() + self.claimed_wills.bytes() + refused
     }
 
@@ -69,7 +85,7 @@ impl Replicas {
         let (retired, wills) = (&self.retired, &self.claimed_wills);
         let retired = [retired, wills].map(|it| it.next_due_s(self.is_steward));
         let refused = self.refused_wills.front().filter(|_| self.is_steward);
-        let refused = refused.map_or(u32::MAX, |(again_s, _)| *again_s);
+        let refused = refused.map_or(u32::MAX, |retry| retry.again_s);
         retired[0].min(retired[1]).min(refused)
     }
 }
@@ -79,11 +95,11 @@ impl Replicas {
 pub(crate) struct LeftSession {
     /// The session's token.
     pub token: u64,
-    /// Whether the session has ended, too.
+    /// Whether the session has ended together with the connection.
     pub has_ended: bool,
 }
 
-/// A node that has died: its connections hold no sessions any more.
+/// A node that has died. Its connections hold no sessions any more.
 #[derive(Clone, Copy)]
 pub(crate) struct DeadHolder {
     pub writer: u64,
@@ -117,18 +133,18 @@ pub(crate) struct HolderTerms {
 pub struct LogPlace {
     /// The offset of the record.
     pub offset: u64,
-    /// The process that wrote it.
+    /// The process that wrote the record.
     pub writer: u64,
-    /// The time of the log.
+    /// The time of the log at this record.
     pub now: Now,
 }
 
 /// The effects of a record besides the change of the table.
 #[derive(Default)]
 pub struct Consequences {
-    /// Whether the record was void: its condition was not met.
+    /// Whether the record was void: the condition of its [`Fence`](crate::mail::session::record::Fence) was not met.
     pub is_void: bool,
-    /// Whether a connection has taken over the session from another connection, both at any node.
+    /// Whether a connection of any node has taken over the session from another connection of any node.
     pub is_takeover: bool,
     /// The connection of this node that has lost the session.
     pub fenced_holder: Option<(ShardId, ConnId)>,
@@ -147,21 +163,22 @@ impl Consequences {
     }
 }
 
-/// Work that is due for a session. Every node handles `Released`, and releases tokens of `Retired`. Only the steward does the rest.
+/// Work that is due. Only the steward publishes wills and records ends. Every node does the rest.
 pub(crate) enum DueInLog {
-    /// Publish this will.
+    /// The steward publishes this will of the session with this name.
     Will(Box<[u8]>, Box<Will>),
-    /// Record the end of the session with this name.
+    /// The steward records the end of the session with this name.
     End(Box<[u8]>),
-    /// A session or a will has ended: every node releases its token, and the steward publishes the will.
+    /// A session or a will has ended some time ago: every node releases its token, and the steward publishes the will.
     Retired(DueToken),
-    /// After a node died, this many rows were visited; these are the effects. Every node does this.
+    /// This call has visited this many rows, to release the sessions of a dead node. The caller carries out the effects.
     Released(u32, Vec<Consequences>),
 }
 
 /// A will that is published at the end of its delay, unless the client connects again before.
 pub(crate) struct DelayedWill {
     pub will: Box<Will>,
+    /// The second in which the delay ends.
     pub due_s: u32,
 }
 
@@ -177,7 +194,7 @@ impl DelayedWill {
     }
 }
 
-/// The first second in which `seconds` have passed for sure: one more, because the current second has already begun.
+/// The first second in which `seconds` whole seconds have passed. It is one second later than the sum, because a part of the current second is over.
 pub(crate) fn second_after(now: Now, seconds: u32) -> u32 {
     now.unix_s.saturating_add(seconds).saturating_add(1)
 }

@@ -141,8 +141,8 @@ pub enum OpenOutcome {
         ended: Option<SavedSession>,
         /// The will that is due.
         will: Option<Box<Will>>,
-        /// The token of a delayed will that is dropped, since its client is back; 0 if there is none. The will may have been published before a crash
-        /// that lost the record of this.
+        /// The token of a delayed will that is dropped, since its client is back; 0 if there is none. The process before may have published this will
+        /// and crashed before it recorded so.
         dropped_will: u64,
     },
     /// Another connection holds the session. The claimant waits until that connection gives it back.
@@ -172,11 +172,11 @@ pub struct Sessions {
     /// While a log is read: by row, the sessions that a connection held when the log was written, with the seconds for which each of them outlives
     /// its connection.
     held_in_log: BTreeMap<u32, u32>,
-    /// Connections of the process before held sessions until this start, and the log does not say yet that this process has begun.
+    /// Whether the log must still get the record that this process has begun: connections of the process before held sessions until then.
     is_start_unrecorded: bool,
     /// While a log is read: records that are not applied yet.
     unapplied: Unapplied,
-    /// Only in a cluster.
+    /// The part of the state that only a node of a cluster has.
     replicas: Option<Box<Replicas>>,
 }
 
@@ -227,7 +227,7 @@ impl Sessions {
         self.index.find(&self.rows, hash, is_wanted)
     }
 
-    /// The client id of this holder's session; `None` if this holder does not hold it any more.
+    /// The client id of this holder's session; `None` if this holder does not hold the session any more.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         let row = self.rows.try_get(id.row)?;
         let is_held = row.hold_state != HoldState::Away || self.has_holder_here(id.row);
@@ -257,7 +257,7 @@ impl Sessions {
         away.is_some_and(|row| self.states.rows.get(row.holder).expires_s <= now.unix_s)
     }
 
-    /// Whether a connection holds the session of this client id. Not for a cluster: see [`has_holder`](Self::has_holder).
+    /// Whether a connection holds the session of this client id. Only for a single node; [`has_holder`](Self::has_holder) answers for clusters too.
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
         let found = self.find(hash, client);
         found.is_some_and(|id| self.rows.get(id).hold_state != HoldState::Away)
@@ -429,8 +429,8 @@ impl Sessions {
 pub enum CloseOutcome {
     /// The session is away or has ended. The will is due, if there is one.
     Done(Option<Box<Will>>),
-    /// A claimant has waited for the session, and holds it now.
+    /// A claimant has waited for the session, and holds the session now.
     Next(Claim, OpenOutcome),
-    /// The connection does not hold the session, which is a bug. Nothing has changed.
+    /// The connection does not hold the session. Nothing has changed. Only a bug causes this.
     Stale,
 }

@@ -1,8 +1,8 @@
-//! Keeps a [`Shadow`](crate::Shadow) equal to the serving home. A shadow is a home (the part of a shard that keeps topics) without clients, which
-//! writes checkpoints. The serving home reports which messages it still has, and the shadow drops the others.
+//! Keeps a [`Shadow`](crate::Shadow) equal to the serving home. A shadow is a second home (the part of a shard that keeps topics) of a partition, without
+//! clients, which makes checkpoints. The serving home reports which messages it still has, and the shadow removes the others.
 //!
-//! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. The shadow finds all other
-//! removals by itself: a newer message with the same key, expiry, a deletion.
+//! The report is needed for the messages that the serving home has removed for lack of room, or because no subscription needs them. All other removals
+//! follow from the log, and the shadow makes them itself: a newer message with the same key, expiry, a deletion.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,8 +19,8 @@ use crate::store::blobs::Blob;
 const EXPIRED_PER_CALL: usize = 4096;
 
 impl Home {
-    /// The *floors* of these topics: the last offset that a topic's log has lost, or `None` if there is no such topic. The result is `None`
-    /// as a whole until the home has applied the partition's log up to `offset`.
+    /// The *floor* of each of these topics: the last offset that the topic's log has lost, or `None` if there is no such topic. Returns `None` if the
+    /// home has not applied the partition's log up to `offset` yet.
     pub(crate) fn floors_of(
         &self,
         partition: PartitionId,
@@ -39,7 +39,7 @@ impl Home {
         })
     }
 
-    /// Removes a topic's messages up to its [floor](Self::floors_of). Removes the topic if it has no floor.
+    /// Removes a topic's messages up to its [floor](Self::floors_of), or the topic if the floor is `None`.
     pub(crate) fn drop_below_floor(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
             self.remove_retained(id);
@@ -56,7 +56,7 @@ impl Home {
         }
     }
 
-    /// Drops all messages that have expired at `now`, and all answers that have expired at `answers_s`.
+    /// Removes all messages that have expired at `now`, and all answers to idempotency keys that have expired at second `answers_s`.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for partition_index in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
@@ -70,8 +70,8 @@ impl Home {
                 == EXPIRED_PER_CALL
             {}
         }
-        // Also drops expired messages that come after messages which have not expired. A serving home drops them only when it reads the topic or must
-        // make room in it.
+        // Messages with a time to live may expire before older messages of their topic, which `expire_rule` does not see. A serving home removes them when
+        // it reads the topic or must make room in it.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }
@@ -90,7 +90,7 @@ impl Home {
         }
     }
 
-    /// Drops a topic's expired messages, and its retained message if that has expired.
+    /// Removes a topic's expired messages, and its retained message if that has expired.
     fn expire_topic(&mut self, id: u32, rules: &Rules, now: Now) {
         let row = self.topics.rows.get(id);
         if row.name == Blob::NONE {
@@ -118,7 +118,7 @@ impl Home {
 }
 
 impl TopicTable {
-    /// At most `limit` topics from row `from` on, with their rows, and the row to continue with.
+    /// The rows and names of at most `limit` topics, from row `from` on. Also returns the row to continue with.
     pub(crate) fn topics_from(&self, from: u32, limit: usize) -> (Vec<(u32, &[u8])>, u32) {
         let mut topics = Vec::new();
         let mut id = from;

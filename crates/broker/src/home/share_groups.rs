@@ -1,9 +1,9 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): each message goes to one member of the group.
 //!
-//! A group has a cursor in each partition: it is done with the messages up to the cursor. A member's credit is the number of messages that the group
-//! may still give to the member before the member acknowledges any. Members with credit take turns. While no member has credit, the cursor does not
-//! move, and messages wait in the log. A member that leaves may give unacknowledged messages back: they go to another member before any newer
-//! message. Other messages (QoS 2, or of a session that outlives its connection) stay with its session [MQTT-4.8.2-4, -5].
+//! A group has a cursor in each partition, and needs no more messages up to the cursor. A member's credit is the number of messages that the group
+//! may still give to the member before the member acknowledges any. Members with credit get messages one after another. While no member has credit,
+//! the cursor does not move, and messages wait in the log. A member that leaves may give unacknowledged messages back: they go to another member before
+//! any newer message. QoS 2 messages, and messages to a session that outlives its connection, stay with the session [MQTT-4.8.2-4, -5].
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection. Each message that matches the group's filter is kept
 //! for the group, within the limits of the log.
@@ -123,7 +123,8 @@ impl Home {
         }
     }
 
-    /// Queues some of the late groups (groups that get a message in a later turn). If others are left, they come after all pages that wait now.
+    /// Queues some of the late groups (groups that get a message in a later turn). If more late groups are left, their turn comes after all pages that wait
+    /// now.
     pub(super) fn wake_late_groups(&mut self) {
         for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);
@@ -140,8 +141,7 @@ impl Home {
         }
     }
 
-    /// Restores a group from the snapshot of a home that had some of this home's partitions: the cursors of these partitions, and their
-    /// returned messages.
+    /// Restores a group from the snapshot of a home. Takes the cursors and the returned messages only of partitions that belong to this home now.
     pub(crate) fn restore_group(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -168,7 +168,7 @@ impl Home {
         Ok(())
     }
 
-    /// Adds a session that was restored from the log to this group. The group continues after its recorded positions.
+    /// Adds a session that was restored from the log to its group. The group continues after its recorded positions.
     pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
         let partitions = self.logs.partitions.iter();
         let last_offsets: Vec<u64> = partitions.map(|partition| partition.sequence).collect();
@@ -177,7 +177,7 @@ impl Home {
             .add_session(filter, name, &last_offsets);
     }
 
-    /// Gives a group's waiting messages to members, as far as credit and the limits of a page (a bounded run of messages) allow. Then
+    /// Gives waiting messages of a group to members, as long as a member has credit, and as many as a page (a bounded run of messages) may have. Then
     /// queues the group again, if messages and credit are left.
     pub(super) fn deliver_to_group(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
@@ -232,7 +232,8 @@ impl Home {
         self.queue_group_if_ready(id);
     }
 
-    /// Gives at most `messages_left` messages of this partition to members. Examines at most `visits` entries of the log.
+    /// Gives messages of this partition to members. Subtracts them from `messages_left`, and the entries of the log that it examines from `visits`; stops
+    /// when either is 0.
     fn give_from_log(
         &mut self,
         id: u64,
@@ -325,7 +326,8 @@ impl Home {
         positions.set(group, partition_index, partitions, offset);
     }
 
-    /// Writes the positions of the groups after `after` (`None`: of all). Returns the group to continue after, if any are left.
+    /// Writes the positions of the groups that come after `after`; of all groups if it is `None`. Returns `None` if all are written, otherwise the `after`
+    /// of the next call.
     pub(crate) fn save_group_positions(
         &self,
         after: Option<GroupKey>,
@@ -365,7 +367,8 @@ impl Home {
         Ok(())
     }
 
-    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `examines_all` also some positions of other groups that have changed.
+    /// The positions to record now: those of groups that have begun or ended since the last call. With `examines_all` also positions that have changed, of
+    /// some of the other groups.
     pub(crate) fn take_due_positions(&mut self, examines_all: bool) -> Vec<DuePosition> {
         let logs = &self.logs;
         let partition_index_of = |topic: &[u8]| {

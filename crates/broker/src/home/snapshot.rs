@@ -2,7 +2,7 @@
 //! messages are kept, losses, and messages (`messages.rs`). Idempotency keys and groups are written and restored in `idempotence.rs` and
 //! `share_groups.rs`.
 //!
-//! A restored home gives rows and rules new numbers, and applies its present rules.
+//! In a restored home, topics have other rows than in the snapshot, and rules have other numbers. The present rules apply.
 //!
 //! An *epoch* is a number in each position, which changes with each start on the log.
 
@@ -15,7 +15,9 @@ use super::forgotten_topics::NamedLoss;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
-use super::topic_row::{CREATED, DELETED, HAS_QOS_SUBSCRIPTION, HAS_RETAINED, REQUESTED, TopicRow};
+use super::topic_row::{
+    CREATED, DELETED, HAS_QOS_SUBSCRIPTION, HAS_RETAINED, REQUESTED, RestoredTopic, TopicRow,
+};
 use crate::base::ids::PartitionId;
 use crate::base::loss_detector::LastBatch;
 use crate::base::placement::SlottedOffset;
@@ -30,10 +32,11 @@ use crate::store::slab::{NONE, SlabRow as _};
 
 /// The flags of a topic's row that a snapshot keeps.
 const SAVED_FLAGS: u8 = CREATED | DELETED | REQUESTED;
-/// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_MESSAGES`: it has messages. `NEWEST_REMOVED`: its
-/// newest messages were removed without a loss.
+/// Flag of a topic's record: the topic has no messages, and some were lost.
 const LOST: u8 = 1;
+/// Flag of a topic's record: the topic has messages.
 const HAS_MESSAGES: u8 = 2;
+/// Flag of a topic's record: the topic's newest messages were removed without a loss.
 const NEWEST_REMOVED: u8 = 4;
 /// The maximum number of bytes of a topic's record, besides its name.
 const TOPIC_BYTES: usize = 48;
@@ -47,7 +50,7 @@ impl Home {
         self.drop_for_snapshot(rules, now);
     }
 
-    /// Completes the home, after the last record. The newest messages of the topics `newest_removed` were removed without a loss.
+    /// Completes the home, after the last record. `newest_removed` are the rows of the topics whose newest messages were removed without a loss.
     pub(crate) fn finish_restore(&mut self, newest_removed: &[u32], rules: &Rules, now: Now) {
         for id in newest_removed {
             let row = self.topics.rows.get(*id);
@@ -57,9 +60,9 @@ impl Home {
                 .note_newest_removed(row.chain);
         }
         for id in 0..self.topics.rows.end() {
-            let touched_s = self.topics.rows.get(id).last_used_s;
+            let last_used_s = self.topics.rows.get(id).last_used_s;
             self.queue_if_idle(id, now);
-            self.topics.rows.get_mut(id).last_used_s = touched_s;
+            self.topics.rows.get_mut(id).last_used_s = last_used_s;
         }
         self.enforce_budget(rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
@@ -128,20 +131,19 @@ impl Home {
         None
     }
 
-    /// Restores a topic. Returns its former row, its row here ([`NONE`] if it belongs to another home now), and whether its newest messages
-    /// were removed without a loss.
+    /// Restores a topic, if it belongs to this home now. Also returns whether its newest messages were removed without a loss.
     pub(crate) fn restore_topic(
         &mut self,
         from: &mut FieldReader<'_>,
         origin: &Origin,
         rules: &Rules,
-    ) -> Result<(u32, u32, bool), Damaged> {
-        let old_row = from.number32()?;
+    ) -> Result<(RestoredTopic, bool), Damaged> {
+        let row_in_snapshot = from.number32()?;
         let flags = from.byte()? & SAVED_FLAGS;
         let chain_flags = from.byte()?;
         let last = from.number()?;
         let lost = from.number()?;
-        let touched_s = from.number32()?;
+        let last_used_s = from.number32()?;
         let qos_count = match from.number32()? {
             count if origin.restores_local => count,
             _ => 0,
@@ -151,7 +153,11 @@ impl Home {
         let rule = rules.number_for(name);
         let is_kept = origin.restores_local || rules.get(rule).durable;
         if !origin.takes_over(name, self.logs.placement, self.logs.me)? || !is_kept {
-            return Ok((old_row, NONE, false));
+            let elsewhere = RestoredTopic {
+                row_in_snapshot,
+                row_here: NONE,
+            };
+            return Ok((elsewhere, false));
         }
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
@@ -164,7 +170,7 @@ impl Home {
         row.hash = self.topics.hash_of(name);
         row.name = self.topics.names.insert(name);
         row.rule = rule;
-        row.last_used_s = touched_s;
+        row.last_used_s = last_used_s;
         row.flags = flags
             | if qos_count > 0 {
                 HAS_QOS_SUBSCRIPTION
@@ -184,16 +190,20 @@ impl Home {
             self.topics.rows.get_mut(id).chain =
                 log.empty_chain(id, rule_number, keeps_latest, lost);
         }
-        Ok((old_row, id, chain_flags & NEWEST_REMOVED != 0))
+        let restored = RestoredTopic {
+            row_in_snapshot,
+            row_here: id,
+        };
+        Ok((restored, chain_flags & NEWEST_REMOVED != 0))
     }
 
     pub(crate) fn restore_loss(
         &mut self,
         from: &mut FieldReader<'_>,
-        rows: &[(u32, u32)],
+        topics: &[RestoredTopic],
     ) -> Result<(), Damaged> {
         let offset = from.number()?;
-        let topic = present_row_of(from.number32()?, rows)?;
+        let topic = row_here(from.number32()?, topics)?;
         let number = from.number()?;
         if topic == NONE {
             return Ok(());
@@ -293,11 +303,11 @@ impl Logs {
         Ok(rows)
     }
 
-    /// Checks that this partition has given this offset. Otherwise the next message of a topic could get a lower offset than the topic's last
-    /// message.
+    /// Checks that this partition has assigned this offset. If a topic's last offset were higher, the topic's next message could get a lower offset than
+    /// its last message.
     ///
     /// # Errors
-    /// The partition has not given the offset.
+    /// The partition has not assigned the offset.
     fn check_offset(&self, partition_index: usize, offset: u64) -> Result<(), Damaged> {
         let Partition { sequence, mark, .. } = self.partitions[partition_index];
         match offset <= sequence.max(mark) {
@@ -306,15 +316,15 @@ impl Logs {
         }
     }
 
-    /// Writes losses from this partition and offset on; returns where to continue, if any are left.
+    /// Writes the losses that topics remember, from this index of a partition and this offset on. Returns where to continue, if any are left.
     pub(crate) fn save_losses(
         &self,
-        (first, mut offset): (usize, u64),
+        (first_index, mut first_offset): (usize, u64),
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
-        for (partition_index, log) in self.iter().enumerate().skip(first) {
-            for (offset, topic, number) in log.losses.last_losses_from(core::mem::take(&mut offset))
-            {
+        for (partition_index, log) in self.iter().enumerate().skip(first_index) {
+            let from = core::mem::take(&mut first_offset);
+            for (offset, topic, number) in log.losses.last_losses_from(from) {
                 if block.is_full() {
                     return Some((partition_index, offset));
                 }
@@ -327,6 +337,7 @@ impl Logs {
         None
     }
 
+    /// Writes the losses of forgotten topics.
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
         let all = self.placement.of_home(self.me);
         for (partition, Partition { forgotten, .. }) in all.zip(&self.partitions) {
@@ -389,7 +400,7 @@ impl Subscriptions {
     }
 }
 
-/// Reads the number of losses, if they were counted.
+/// Reads the number of losses; `None` if losses were not counted.
 fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
     match from.byte()? {
         1 => from.number().map(Some),
@@ -397,8 +408,10 @@ fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
     }
 }
 
-/// The present row of a topic, by its former row; [`NONE`] if the topic belongs to another home now.
-fn present_row_of(old_row: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
-    let found = topics.binary_search_by_key(&old_row, |(former, _)| *former);
-    found.map(|index| topics[index].1).map_err(|_| NO_TOPIC)
+/// The row here of a topic of the snapshot. `topics` are in the order of their rows in the snapshot.
+fn row_here(row_in_snapshot: u32, topics: &[RestoredTopic]) -> Result<u32, Damaged> {
+    let found = topics.binary_search_by_key(&row_in_snapshot, |topic| topic.row_in_snapshot);
+    found
+        .map(|index| topics[index].row_here)
+        .map_err(|_| NO_TOPIC)
 }

@@ -22,7 +22,7 @@ pub(super) struct Recipients {
     pub matching_shards: u32,
     /// Whether groups with a matching filter exist.
     pub has_groups: bool,
-    /// Whether a session or group needs the message kept, whatever the topic's rule says.
+    /// Whether the message must be kept for a session or group, whatever the topic's rule says.
     pub needs_log: bool,
 }
 
@@ -149,7 +149,7 @@ impl Home {
         let name = lanes.frames().push_name(name);
         self.topics.for_each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);
-            // One mail entry for both kinds: the shard itself finds its subscribers of the topic and of the filters.
+            // A shard with both kinds of subscribers gets the message once, and finds all of them.
             let tell = match shards_left.iter().position(|shard| *shard == carrier.shard) {
                 Some(index) => {
                     shards_left.swap_remove(index);

@@ -53,7 +53,7 @@ impl Takeovers {
     }
 
     /// Counts a takeover of a session. `per_minute` takeovers are allowed in a minute; 0: any number.
-    pub fn note(&mut self, session: u32, now_s: u32, per_minute: u32) {
+    pub fn count(&mut self, session: u32, now_s: u32, per_minute: u32) {
         let is_known = self.sessions.contains_key(&session);
         if per_minute == 0 || !is_known && self.sessions.len() >= SESSIONS_MAX {
             return;
@@ -102,7 +102,7 @@ mod tests {
         for now_s in seconds {
             for _ in 0..100 {
                 if table.check_refusal(session, now_s, PER_MINUTE).is_none() {
-                    table.note(session, now_s, PER_MINUTE);
+                    table.count(session, now_s, PER_MINUTE);
                     done += 1;
                 }
             }
@@ -130,9 +130,9 @@ mod tests {
         let mut table = Takeovers::default();
         for now_s in (0..6_000).step_by(10) {
             assert_eq!(table.check_refusal(1, now_s, PER_MINUTE), None);
-            table.note(1, now_s, PER_MINUTE);
+            table.count(1, now_s, PER_MINUTE);
         }
-        table.note(1, 6_000, 0);
+        table.count(1, 6_000, 0);
         assert_eq!(table.check_refusal(1, 6_000, 0), None, "0 is no limit");
     }
 
@@ -142,7 +142,7 @@ mod tests {
         fight(&mut table, 1, 100..101);
         let named = (101..131).filter_map(|now_s| {
             let refused = table.check_refusal(1, now_s, PER_MINUTE);
-            table.note(1, now_s, PER_MINUTE);
+            table.count(1, now_s, PER_MINUTE);
             refused
         });
         let named: Vec<IsFirst> = named.collect();
@@ -165,7 +165,7 @@ mod tests {
     fn table_is_bounded() {
         let mut table = Takeovers::default();
         for session in 0..3_000 {
-            table.note(session, 1, PER_MINUTE);
+            table.count(session, 1, PER_MINUTE);
         }
         assert_eq!(table.bytes(), SESSIONS_MAX * ENTRY_BYTES);
     }

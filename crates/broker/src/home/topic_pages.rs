@@ -1,5 +1,5 @@
-//! Reads the page (a bounded run of past messages) of a topic that answers an attach (a request to subscribe): finds the first message,
-//! reports losses, and copies messages.
+//! Reads the page (a bounded run of past messages) by which a topic answers an attach (a request to subscribe): finds the first message, finds out whether
+//! messages are lost, and copies messages.
 //!
 //! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn (a pass of the shard's loop). If the first
 //! message of a page exceeds the page size, the page waits in the queue of such pages (`page_queue.rs`) before any message is copied or counted.
@@ -19,7 +19,10 @@ use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Reads the page of a topic. If the page cannot be read yet, returns the progress of the search.
+    /// Reads the page of a topic.
+    ///
+    /// # Errors
+    /// The page must be queued; the error has the progress of the search for its first message.
     pub(super) fn try_read_page(
         &mut self,
         id: u32,
@@ -43,7 +46,7 @@ impl Home {
         let mut start = self.find_start(id, since, progress, limit)?;
         let keeps_latest = rule.keep == RetentionMode::Latest;
         if keeps_latest && ask.reads_values() {
-            // The subscriber wants latest values, so a value that was replaced by a newer one is no loss.
+            // This subscriber needs only the latest values, so it loses nothing if a newer value has replaced an older one.
             (start.gap, start.has_position) = (false, false);
         }
         let last = self.topics.rows.get(id).last_offset();
@@ -81,8 +84,8 @@ impl Home {
         })
     }
 
-    /// Copies the messages of a page. `first_entry` is the first message after offset `start`. `keeps_latest`: the topic's rule keeps the
-    /// latest, so its log is its retained state.
+    /// Copies the messages of a page. `first_entry` is the first message after offset `start`. `keeps_latest`: the topic's rule keeps only the
+    /// latest messages, so its log is its retained state.
     fn read_page(
         &mut self,
         id: u32,
@@ -107,7 +110,10 @@ impl Home {
         frames.pages.extend(retained);
         let messages_max = match ask.poll {
             true => 1,
-            false => self.turn_limits.page_messages.min(ask.most as usize),
+            false => self
+                .turn_limits
+                .page_messages
+                .min(ask.messages_max as usize),
         };
         let bytes_max = self.turn_limits.page_bytes;
         let at_head = ask.poll && retained.is_some()
@@ -121,7 +127,7 @@ impl Home {
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && keeps_latest {
             true if ask.reads_values() => LatestValues::InThisPage,
-            // A subscriber that gave no position gets the latest values as the messages of its first pages.
+            // Without a position, the subscriber gets the latest values as the messages of its first pages.
             true if ask.since != Since::Default
                 && self.logs.message_count(self.topics.rows.get(id)) > 0 =>
             {
@@ -153,6 +159,9 @@ impl Home {
     }
 
     /// Finds where the page begins.
+    ///
+    /// # Errors
+    /// The search has examined `limit` entries, and must continue from this progress.
     fn find_start(
         &self,
         id: u32,
@@ -218,7 +227,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The page for a subscriber to a topic that has no row at this home.
+    /// The page for a subscriber to a topic that does not exist.
     pub(super) fn empty_page(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
         let forgotten_max = self.forgotten_max(name, rules.number_for(name), rules);
         let has_loss = match ask.since {

@@ -26,16 +26,23 @@ pub(super) const HAS_QOS_SUBSCRIPTION: u8 = 128;
 /// A topic at its home.
 pub(super) struct TopicRow {
     pub hash: u32,
+    /// The next row with the same place in the index, or the next vacant row.
     next: u32,
     pub name: Blob,
+    /// The topic's last offset, and its slot.
     last: SlottedOffset,
+    /// The chain (list) of the topic's kept messages.
     pub chain: u32,
-    /// The carrier's row for the topic, or the number of a set of carriers ([`HAS_CARRIER_SET`]).
+    /// The only carrier's row for the topic, or the number of a set of carriers ([`HAS_CARRIER_SET`]).
     pub carrier: u32,
     pub last_used_s: u32,
+    /// The shard of the only carrier.
     pub shard: ShardId,
+    /// The serial of the only carrier's row.
     pub serial: u16,
+    /// The number of subscribers at the only carrier.
     pub subscribers: u16,
+    /// The number of the rule that governs the topic.
     pub rule: u8,
     pub flags: u8,
 }
@@ -89,4 +96,11 @@ impl TopicRow {
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+}
+
+/// A topic of a snapshot.
+pub(crate) struct RestoredTopic {
+    pub row_in_snapshot: u32,
+    /// The topic's row at the home that reads the snapshot; [`NONE`] if the topic belongs to another home now.
+    pub row_here: u32,
 }

@@ -1,4 +1,4 @@
-//! The answers of a home (the component of a shard that stores topics) to an *attach* (a request to subscribe), a publish, or a change of a
+//! The answers of a home (the part of a shard that keeps topics) to an *attach* (a request to subscribe), a publish, or a change of a
 //! topic. [`ReplyTo`] identifies the request.
 //!
 //! Each start on the log gets a new number, the *epoch*. Every position contains its epoch.
@@ -138,11 +138,11 @@ pub enum Outcome {
 /// The outcome of the publish of a recorded session's will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WillOutcome {
-    /// It is published, or can never be.
+    /// The will is published, or can never be published.
     Published,
-    /// A limit has refused it for now.
+    /// A limit has refused the will for now.
     Refused,
-    /// It is unknown whether it is published.
+    /// It is unknown whether the will is published.
     Unknown,
 }
 

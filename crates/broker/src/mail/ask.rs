@@ -1,4 +1,4 @@
-//! An *ask* is a request of a carrier to a home. The carrier is a shard with connections. The home is the component of a shard that stores
+//! An *ask* is a request of a carrier to a home. The carrier is a shard with connections. The home is the part of a shard that stores
 //! topics and sessions.
 //!
 //! Words: a *writer* is a process that writes to the log, and has a number. A *follower* is a client that is told which topics have subscribers.
@@ -50,10 +50,10 @@ pub enum Ask {
     },
     /// Subscribe one connection to the topic with this name.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, which are separated by line feeds. If the positions of the home's partitions differ, the list has
-    /// the position of each partition.
+    /// Subscribe one connection to filters, which are separated by line feeds. If the subscription begins at different positions in the home's partitions,
+    /// the list has the position for each partition.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
-    /// The carrier's last subscriber of this filter has left.
+    /// The carrier's last subscriber with this filter has unsubscribed.
     LeaveFilter(Span),
     /// A subscriber that the home counts has left the topic.
     Leave {
@@ -67,7 +67,7 @@ pub enum Ask {
     /// Report or change a topic.
     Topic {
         /// The request.
-        verb: TopicRequest,
+        request: TopicRequest,
         /// The keyed hash of the name.
         hash: u32,
         /// The topic.
@@ -85,7 +85,7 @@ pub enum Ask {
         /// The topic or the filter.
         name: Span,
         /// Whether the subscription begins.
-        on: bool,
+        begins: bool,
     },
     /// An MQTT client connects and wants its session.
     SessionOpen {
@@ -110,7 +110,7 @@ pub enum Ask {
     SessionClose(Box<ClosingSession>),
     /// Record the state of a session in the log, and answer when the record is committed.
     SessionRecord(Box<RecordSession>),
-    /// A client has released a QoS 2 message, or its session has ended. Record that, and answer when the record is committed.
+    /// A client has released a QoS 2 message, or its session has ended. Record the release, and answer when the record is committed.
     Release {
         /// The message; all messages of the session if the packet id is 0.
         key: SessionKey,
@@ -160,7 +160,7 @@ pub enum Ask {
     DeclareWriterDead(u64),
     /// Answer when all earlier asks are done.
     Fence(ReplyTo),
-    /// From now on, tell this connection which topics have subscribers.
+    /// Tell this connection from now on which topics have subscribers.
     Follow {
         /// The connection.
         to: ReplyTo,
@@ -178,7 +178,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// The span of an ask other than a publish.
+    /// The span of an ask; `None` for a publish, and for an ask that refers to no bytes.
     pub(crate) fn text_mut(&mut self) -> Option<&mut Span> {
         match self {
             Ask::Attach(_, text)
@@ -209,7 +209,7 @@ pub struct Attach {
     /// Whether the subscriber is a long-poll, which needs only one message.
     pub poll: bool,
     /// The maximum number of messages that the subscriber can receive.
-    pub most: u32,
+    pub messages_max: u32,
     /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
     /// Whether this ask reads a later page of a subscription that is counted already. A long-poll that has timed out uses such an ask to
@@ -217,7 +217,7 @@ pub struct Attach {
     pub is_next_page: bool,
     /// Whether to read kept messages without a subscription. No topic is created.
     pub read_only: bool,
-    /// Whether to send the retained message first, unless the first message of the subscription is newer.
+    /// Whether to send the retained message first, unless it is newer than the position at which the subscription begins.
     pub retained: bool,
     /// The client that is charged for the topic, if it is created.
     pub client: Client,
@@ -278,14 +278,14 @@ pub struct RecordSession {
     /// The connection, with the number of the request.
     pub to: ReplyTo,
     /// The state, or its changes since the last record.
-    pub news: SessionNews,
+    pub content: SessionContent,
     /// Charges memory for the state until the home has it.
     pub charge: InFlightCharge,
 }
 
 /// The contents of a record of a session that a connection holds.
 #[derive(Debug)]
-pub enum SessionNews {
+pub enum SessionContent {
     /// The changes since the last record.
     Patch(SessionPatch),
     /// The whole state, because the state in the log is unknown.
@@ -295,9 +295,9 @@ pub enum SessionNews {
 impl RecordSession {
     /// The change to record.
     pub(crate) fn change(&self) -> SessionChange<'_> {
-        match &self.news {
-            SessionNews::Patch(patch) => SessionChange::Patch(RecordedPatch::new(patch, None)),
-            SessionNews::Whole(state, terms) => {
+        match &self.content {
+            SessionContent::Patch(patch) => SessionChange::Patch(RecordedPatch::new(patch, None)),
+            SessionContent::Whole(state, terms) => {
                 SessionChange::State(RecordedState::new(state, terms.clone()))
             }
         }

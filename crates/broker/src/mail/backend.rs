@@ -14,7 +14,7 @@ use crate::budget::in_flight::PartyCharge;
 pub struct BackendCall {
     /// A number that the answer repeats.
     pub number: u32,
-    /// What is asked.
+    /// The subject of the call.
     pub subject: CallSubject<Box<str>, Box<[u8]>>,
     /// The number of the party that calls: the user, the address of a client without a name, or the connection if the address is unknown.
     pub asker: u64,
@@ -22,7 +22,7 @@ pub struct BackendCall {
     pub client: String,
     /// The name of the user; empty for an anonymous client.
     pub user: String,
-    /// What the backend has told about the connection when it was made (JSON); empty for nothing.
+    /// The JSON that the backend has given for the connection when it was made; empty if it has given none.
     pub meta: Box<[u8]>,
     /// The client's transport: `websocket`, `sse` or `http_stream`.
     pub transport: &'static str,
@@ -32,7 +32,7 @@ pub struct BackendCall {
     _charge: PartyCharge,
 }
 
-/// What a call is about. Data is empty for none.
+/// The subject of a call. Data is empty if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallSubject<T, D> {
     /// A connect command.
@@ -161,7 +161,7 @@ impl<'a> BorrowedSubject<'a> {
         }
     }
 
-    /// The bytes that a call of it takes in memory, without what is known of its client.
+    /// The bytes that a call with this subject takes in memory, without the fields of its client.
     pub fn call_bytes(&self) -> usize {
         let texts = match self {
             CallSubject::Connect { name, version, .. } => name.len() + version.len(),
@@ -175,11 +175,11 @@ impl<'a> BorrowedSubject<'a> {
     }
 }
 
-/// What a [`BackendCall`] tells of its client.
+/// The fields of a [`BackendCall`] about its client.
 pub struct BackendCaller<'a> {
     /// The party that calls, whose number is [`BackendCall::asker`].
     pub asker: Party,
-    /// Who is charged for the bytes.
+    /// The party that is charged for the bytes.
     pub payer: Party,
     /// As [`BackendCall::client`].
     pub client: String,
@@ -222,9 +222,9 @@ impl BackendCall {
 /// Why a call is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendRefusal {
-    /// No backend takes such calls.
+    /// No backend is configured for calls of this kind.
     Absent,
-    /// Too many calls wait for it.
+    /// Too many calls wait for the backend.
     Busy,
 }
 
@@ -250,7 +250,7 @@ pub enum BackendResult {
     Subscribe(SubscribeGrant),
     /// The client may publish.
     Publish(PublishGrant),
-    /// The connection or subscription goes on until this Unix second (`u32::MAX`: without an end); `None`: it ends now.
+    /// The connection or subscription continues until this Unix second (`u32::MAX`: without an end); `None`: it ends now.
     Extension(Option<u32>),
     /// The backend refuses the call, or has failed.
     Error(BackendError),
@@ -274,22 +274,22 @@ pub struct BackendError {
     pub is_temporary: bool,
 }
 
-/// Who a client is.
+/// The permission to connect, and who the client is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectGrant {
-    /// The user's name, and the info for others. It has no rights.
+    /// The user's name, and the info that other clients see. The rights are empty.
     pub grants: Grants,
     /// The Unix second in which the grant ends; `u32::MAX` for never.
     pub until_unix_s: u32,
     /// Data for the client.
     pub data: Box<[u8]>,
-    /// What later calls of the connection tell.
+    /// JSON that later calls of the connection repeat ([`BackendCall::meta`]).
     pub meta: Box<[u8]>,
     /// The channels to which the server subscribes the client, each once.
     pub subs: Vec<(Box<str>, SubscribeGrant)>,
 }
 
-/// A subscription that is granted.
+/// The permission to subscribe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeGrant {
     /// The Unix second in which the grant ends; `u32::MAX` for never.

@@ -46,7 +46,7 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// Marks a span as a large frame. The other bits are the index in `Frames::large`.
+/// If the start of a span has this bit, the frame is large. The other bits are the index in `Frames::large`.
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number, with which the attributes of a message begin.
 pub const ORIGIN_BYTES: usize = 8;
@@ -69,7 +69,7 @@ pub struct Frames {
     pub pages: Vec<Record>,
     /// The topic names of the records in answers to attaches by filter, as positions for [`Frames::name`].
     pub names: Vec<u32>,
-    /// When the first of the turn's messages was read, as given to [`Shard::set_turn_time`](crate::Shard::set_turn_time); 0 without messages.
+    /// When the first of the turn's messages was read, by the clock of [`Shard::set_turn_time`](crate::Shard::set_turn_time); 0 without messages.
     pub stamp: u64,
     /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,

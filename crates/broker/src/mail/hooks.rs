@@ -1,8 +1,8 @@
 //! Streams of events for the operator's webhooks: which topics have subscribers, who is present, and which clients connect. The server requests the
-//! events of each shard by orders, so a shard never waits for a receiver.
+//! events of each shard by orders, so a shard never waits for the receiver of a webhook.
 //!
-//! A stream first contains a snapshot, then the changes. A shard keeps a bounded number of changes that nobody has requested. If there are more, the
-//! stream is lost, and the server begins another one.
+//! A stream first contains a snapshot, then the changes. A shard keeps a bounded number of changes until the server requests them. If there are more, the
+//! stream is lost, and the server begins another stream.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::base::journal::ClientEvent;
 use crate::mail::InterestChanges;
 use crate::mail::presence::MemberConn;
 
-/// Limit of the bytes of changes that one part of a stream keeps: some thousand changes.
+/// The maximum bytes of unrequested changes that a stream keeps of each kind: some thousand changes.
 pub const PENDING_CHANGES_BYTES_MAX: usize = 256 << 10;
 
 /// An order about a stream.
@@ -59,7 +59,8 @@ pub struct HookNews {
 pub struct MemberChange {
     /// Whether the member has joined, or is in the snapshot.
     pub joins: bool,
-    /// Whether it is the first member of its user in the topic, or was the last one. In a snapshot each member is the first.
+    /// Whether the user has become present with this member, or is no longer present without it: the member is the first of its user in the topic, or was
+    /// the last. True for each member in a snapshot.
     pub is_of_user: bool,
     /// The topic.
     pub topic: Box<[u8]>,

@@ -1,4 +1,4 @@
-//! Interest: whether a topic has subscribers. A home (the component of a shard that stores topics) reports each change to its followers,
+//! Interest: whether a topic has subscribers. A home (the part of a shard that keeps topics) reports each change to its followers,
 //! clients that want to know the topics with subscribers.
 
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
 //! The outgoing mail of a turn (a pass of the shard's loop): a *lane* (a queue of mail) for each shard, itself included, and the frames
-//! that all tells of the turn share. *Asks* are requests to a home, the component of a shard that stores topics. *Tells* are messages and
+//! that all tells of the turn share. *Asks* are requests to a home, the part of a shard that keeps topics. *Tells* are messages and
 //! answers of a home to a *carrier*, a shard with connections.
 //!
 //! Invariants: during a turn only this shard refers to `frames`. Frames that were mailed are reused only when the last receiver has dropped
@@ -38,10 +38,10 @@ pub struct Lane {
     pub publishes: usize,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
-    /// The weight of the peer's handled asks whose credit was not returned yet.
+    /// The weight of the peer's asks that are handled, and whose credit this shard has not returned to the peer yet.
     pub credit_bytes: usize,
-    /// The weight of asks to the peer whose credit the peer has not returned yet.
-    pub under_way_bytes: usize,
+    /// The weight of the asks to the peer whose credit the peer has not returned yet.
+    pub in_flight_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Credit bounds the publishes among them.
     pub waiting: VecDeque<WaitingAsks>,
 }
@@ -128,7 +128,7 @@ impl Lanes {
     #[inline]
     pub fn exceeds_credit(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
-            lane.under_way_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
+            lane.in_flight_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
         })
     }
 
@@ -242,7 +242,7 @@ impl Lanes {
         self.has_own_asks() || self.to.iter().any(|lane| !lane.waiting.is_empty())
     }
 
-    /// Takes the next waiting asks, from each lane in turn.
+    /// Removes and returns the next waiting asks: one mail of each lane after another.
     pub fn next_waiting_asks(&mut self) -> Option<(ShardId, WaitingAsks)> {
         let count = self.to.len();
         for distance in 0..count {
@@ -255,7 +255,7 @@ impl Lanes {
         None
     }
 
-    /// Takes the asks of the shard to itself.
+    /// Removes and returns the asks of the shard to itself.
     pub fn take_own_asks(&mut self) -> Option<WaitingAsks> {
         let lane = &mut self.to[self.me as usize];
         if lane.asks.is_empty() {
@@ -267,7 +267,7 @@ impl Lanes {
         );
         let weight = core::mem::take(&mut lane.publishes) * self.turn_limits.publish_credit_bytes
             + bytes.len();
-        lane.under_way_bytes += weight;
+        lane.in_flight_bytes += weight;
         Some(WaitingAsks {
             weight,
             asks: asks.into(),
@@ -304,7 +304,7 @@ impl Lanes {
         !self.to[self.me as usize].tells.is_empty()
     }
 
-    /// Takes the shard's tells to itself, with their frames.
+    /// Removes and returns the shard's tells to itself, with their frames.
     pub fn take_own_tells(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
         let me = self.me as usize;
         if self.to[me].tells.is_empty() {
@@ -327,7 +327,7 @@ impl Lanes {
         for id in 0..self.to.len() {
             let lane = &mut self.to[id];
             if id == self.me as usize {
-                lane.under_way_bytes -= core::mem::take(&mut lane.credit_bytes);
+                lane.in_flight_bytes -= core::mem::take(&mut lane.credit_bytes);
                 continue;
             }
             let credit_bytes = core::mem::take(&mut lane.credit_bytes);
@@ -337,7 +337,7 @@ impl Lanes {
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             let publishes = core::mem::take(&mut lane.publishes);
             let weight = publishes * self.turn_limits.publish_credit_bytes + lane.bytes.len();
-            lane.under_way_bytes += weight;
+            lane.in_flight_bytes += weight;
             post(
                 id as ShardId,
                 Mail {
@@ -415,7 +415,7 @@ impl Lanes {
         self.stopped = stopped;
     }
 
-    /// Whether a party waits for the carriers of this home. The shard must poll, since no event reports that carriers have caught up.
+    /// Whether a party waits for the carriers of this home. Then the shard must poll, since no event reports that carriers have caught up.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.stopped.has_any()

@@ -1,4 +1,4 @@
-//! A message: its headers, the publish that brings the message to a home (the component of a shard that stores topics), and the form in
+//! A message: its headers, the publish that brings the message to a home (the part of a shard that keeps topics), and the form in
 //! which a log appends it.
 
 use crate::budget::admission::{Client, Party};
@@ -149,14 +149,14 @@ impl SessionKeyBytes {
     }
 }
 
-/// The release of a client's QoS 2 message: the next message may have the same packet id. The packet id 0 means all messages of the session,
-/// because the session has ended.
+/// The release of a client's QoS 2 message, after which the client may use the packet id for another message. The packet id 0 releases all messages of the
+/// session, because the session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The session and the packet id.
     pub key: SessionKey,
-    /// In a cluster, the claim of the connection that got the PUBREL, as the offset of the claim's record. Otherwise, and for a whole session,
-    /// 0.
+    /// In a cluster: the offset of the record by which the connection that got the PUBREL claimed the session. 0 on one machine, and for all messages of a
+    /// session.
     pub claim: u64,
 }
 

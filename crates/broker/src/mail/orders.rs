@@ -2,7 +2,7 @@
 //!
 //! Invariants: the work of each [`Control`] is bounded, as for any input, so listings are paged. The shard answers each order with one
 //! [`Report`], which has the [`Ticket`] of the order: in the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn (a
-//! pass of the shard's loop). A *home* is the component of a shard that stores topics and sessions.
+//! pass of the shard's loop). A *home* is the part of a shard that keeps topics and sessions.
 //!
 //! Deliberately not here: permissions. Only the operator sends orders.
 
@@ -58,7 +58,7 @@ pub enum Control {
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
         /// The maximum number.
-        most: u32,
+        connections_max: u32,
     },
     /// Report all details of one connection.
     Connection(ConnId),
@@ -69,7 +69,7 @@ pub enum Control {
         /// The row to begin with: 0, or [`Page::next`].
         from: u32,
         /// The maximum number.
-        most: u32,
+        sessions_max: u32,
     },
     /// Report all details of a session of the home whose client is disconnected.
     Session(SessionName),
@@ -77,7 +77,7 @@ pub enum Control {
     EndSession(SessionName),
     /// Close this connection.
     Disconnect(ConnId),
-    /// Carry out an order for the next of these connections. The number of connections in one turn is limited.
+    /// Carry out an order for the next of these connections, a limited number at once.
     EachConnection {
         /// The order.
         order: ConnectionOrder,
@@ -86,11 +86,11 @@ pub enum Control {
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
     },
-    /// Determine the rules of a bounded number of topics in this world. Sent before [`Control::Settings`], so that the change of the rules
-    /// takes little time.
+    /// Find for a bounded number of topics the rules of this world that will govern them. Sent before [`Control::Settings`], so that the change of the
+    /// rules takes little time.
     PrepareRules(Arc<World>),
-    /// Report for each of these topics of this partition the offset up to which its messages are removed, if the home has applied the log up
-    /// to the offset in this order.
+    /// Report the offset up to which messages are removed, for each of these topics of this partition. Only if the home has applied the log up to this
+    /// offset.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Use the settings and rules of this world from now on.
     Settings(Arc<World>),
@@ -106,8 +106,8 @@ pub enum Control {
     Drain,
     /// Ignore all ticks from now on, and report whether work is in flight. Sent when the process is about to end.
     Settle,
-    /// Report the next block of the shard's snapshot. The oldest messages are removed, so that messages and sessions in the snapshot have
-    /// at most this many bytes.
+    /// Report the next block of the shard's snapshot. The first such order removes the oldest messages, until messages and sessions have at most this many
+    /// bytes.
     Save(Head, usize),
 }
 
@@ -201,7 +201,7 @@ pub struct TopicsPageRequest {
     /// The row to begin with: 0, or [`Page::next`].
     pub from: u32,
     /// The maximum number of topics.
-    pub most: u32,
+    pub topics_max: u32,
 }
 
 /// A page of a listing.
@@ -229,7 +229,7 @@ pub struct Topic {
     pub name: Box<[u8]>,
     /// The topic's state.
     pub info: TopicInfo,
-    /// Bytes that the topic's kept messages occupy.
+    /// The bytes that the topic's kept messages occupy.
     pub bytes: u32,
     /// The number of the topic's rule.
     pub rule: u8,
@@ -245,8 +245,8 @@ pub struct LogPageRequest {
     /// The epoch of `after`, if the client has named one. If the log does not know the position, messages count as lost.
     pub epoch: Option<u32>,
     /// The maximum number of messages.
-    pub most: u32,
-    /// Whether to return the newest messages instead of the oldest. In both cases the oldest comes first.
+    pub messages_max: u32,
+    /// Whether to return the newest messages instead of the oldest. In both cases the messages are in ascending order.
     pub newest: bool,
 }
 

@@ -1,12 +1,12 @@
 //! Presence between the nodes of a cluster. Every node knows its own members, and polls the other nodes for theirs.
 //!
-//! A *stream* is what one node (the poller) learns of the members of one home of another node (the polled node): first a snapshot, then the changes.
-//! Answers of a stream are numbered by the question: it says how many answers have arrived. If an answer was lost, if the home has dropped changes for
-//! lack of room, or if the polled node does not answer, the poller begins new streams. What the old ones told stays valid until the new snapshot is
-//! complete; members that are not in it have gone.
+//! By a *stream* one node (the poller) learns the members of one home of another node (the polled node): first a snapshot, then the changes. Each question
+//! says how many answers of the stream have arrived. If an answer was lost, if the home has dropped changes for lack of room, or if the polled node does
+//! not answer, the poller begins new streams. The members that the old streams have told stay until the new snapshot is complete. Then those that the new
+//! snapshot does not name leave.
 //!
-//! The changes are those of connections, and every node draws its own conclusions from them, in the same way: a member whose connection broke stays for
-//! some seconds, and continues if its user subscribes again at any node (`home/presence.rs`).
+//! Nodes tell each other the changes of connections, not of members. Each node derives the members from the connections by the same rules: a member whose
+//! connection broke stays for some seconds, and continues if its user subscribes again at any node (`home/presence.rs`).
 //!
 //! Bounds: a node answers only questions. An answer has about [`ANSWER_BYTES`] of a snapshot, or [`PENDING_BYTES_MAX`] of changes.
 //!
@@ -20,13 +20,13 @@ use crate::mail::presence::MemberConn;
 
 /// The maximum number of other nodes whose members a node knows.
 pub const PEERS_MAX: usize = 63;
-/// About how many bytes of a snapshot one answer has.
+/// The approximate maximum bytes of a snapshot in one answer.
 pub const ANSWER_BYTES: usize = 256 << 10;
-/// Limit of the changes that a home keeps for a node until it asks. If there are more, the node needs a new snapshot.
+/// The maximum bytes of changes that a home keeps for another node until that node asks. If there are more, the node needs a new snapshot.
 pub const PENDING_BYTES_MAX: usize = 512 << 10;
-/// Limit of an answer. What a home keeps for a node is less.
+/// The maximum bytes of an answer that a node accepts.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Limit of the `info` of a member.
+/// The maximum bytes of the `info` of a member.
 pub const INFO_BYTES_MAX: usize = 1 << 10;
 
 /// A change of a connection, or of a topic, at the node that tells it.
@@ -123,8 +123,9 @@ impl PeerChanges {
         }
     }
 
-    /// Reads what another node has sent. `None` if it cannot be read: whoever may publish to the nodes' subjects can send anything. A change with wrong
-    /// texts is left out, since one member must not hide all others. The info of members is checked only as text, not as JSON.
+    /// Reads bytes that another node has sent; `None` if they are malformed. They are checked, since every client that may publish to the nodes' subjects can
+    /// send any bytes. A change with wrong texts is left out, since one member must not hide all others. The info of members is checked only as text, not
+    /// as JSON.
     pub fn parse(bytes: &[u8]) -> Option<PeerChanges> {
         let mut valid = Vec::with_capacity(bytes.len());
         let mut rest = Reader(bytes);
@@ -159,7 +160,8 @@ impl PeerChanges {
     }
 }
 
-/// A user's name has no control characters, as in a token. The info may have them: JSON has line ends between its values, and some in its strings.
+/// Whether the texts of a change are valid. A user's name has no control characters, as in a token. The info may have control characters: JSON has line
+/// ends between its values, and allows some of the characters in its strings.
 fn has_valid_texts(change: &PeerChange<'_>) -> bool {
     let has_valid_member = match change {
         PeerChange::Join { user, info, .. } => {
@@ -282,7 +284,7 @@ pub struct PeerAnswer {
 }
 
 impl PeerAnswer {
-    /// The bytes of an answer. `None`, as no bytes: the home does not have the stream.
+    /// The bytes of an answer. They are empty for `None`, which says that the home does not have the stream.
     pub fn encode(answer: Option<&PeerAnswer>) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(answer) = answer {
@@ -335,12 +337,12 @@ pub enum PeerPresenceReply {
     Next(Option<u32>),
     /// The changes are applied.
     Applied {
-        /// Whether there was room in memory. If not, some members are missing, and the node must be asked for all of them when there is room.
+        /// Whether there was room in memory. If not, some members are missing, so the node must be asked for all members again when there is room.
         has_room: bool,
     },
 }
 
-/// What a poller knows of a polled node: how far its streams are.
+/// The state of a poller for one polled node: which answers of its streams have arrived.
 #[derive(Debug, Default)]
 pub struct PolledNode {
     /// The number by which the homes of this node know the polled node.
@@ -359,9 +361,9 @@ struct HomeStream {
     has_answered: bool,
 }
 
-/// What a poller must do with an answer, in this order.
+/// The steps that a poller must carry out for an answer, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct PeerNews {
+pub struct AnswerSteps {
     /// Begin a snapshot of the process with this writer number.
     pub begins: Option<u64>,
     /// Apply these changes.
@@ -371,7 +373,7 @@ pub struct PeerNews {
 }
 
 impl PolledNode {
-    /// A node of which nothing is known, from this second on.
+    /// A node that is polled from this second on.
     pub fn new(slot: u8, now_s: u32) -> PolledNode {
         PolledNode {
             slot,
@@ -385,28 +387,28 @@ impl PolledNode {
         self.slot
     }
 
-    /// The second in which the node last told everything; before that, the second from which on it is polled.
+    /// The second in which the node had last told all its changes; before that, the second from which on it is polled.
     pub fn heard_s(&self) -> u32 {
         self.heard_s
     }
 
-    /// Whether all its members are known.
+    /// Whether all members of the node are known.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Lets the next round begin new streams.
+    /// Makes the next round begin new streams.
     pub fn begin_again(&mut self) {
         self.streams.clear();
     }
 
-    /// Begins a round, in which each home is asked until it has told everything. A round that is not complete goes on, so that each home is asked in its
-    /// turn.
+    /// Begins a round, in which each home is asked until it has told all its changes. If the last round is not complete, it is continued instead, so that
+    /// each home is asked once before the first home is asked again.
     pub fn begin_round(&mut self) {
         if self.streams.is_empty() {
             self.stream = self.stream.wrapping_add(1);
             self.is_whole = false;
-            // Its answer says how many homes there are.
+            // The answer of the first home says how many homes there are.
             self.streams.push(HomeStream::default());
         }
         if self.streams.iter().all(|it| it.has_answered) {
@@ -426,13 +428,14 @@ impl PolledNode {
         })
     }
 
-    /// Notes the answer to the last question. `None` if the node must be asked for everything again, in the next round.
-    pub fn note_answer(
+    /// Takes the answer to the last question, and returns what must be done with it. `None` if the answer is missing or not valid: then the next round
+    /// begins new streams.
+    pub fn take_answer(
         &mut self,
         question: &PeerQuestion,
         answer: Option<PeerAnswer>,
         now_s: u32,
-    ) -> Option<PeerNews> {
+    ) -> Option<AnswerSteps> {
         let is_first = question.home == 0 && question.answers == 0;
         let homes = |answer: &PeerAnswer| usize::from(answer.homes);
         let is_valid = |it: &PeerAnswer| {
@@ -455,7 +458,7 @@ impl PolledNode {
         if self.streams.iter().all(|it| it.has_answered) {
             self.heard_s = now_s;
         }
-        Some(PeerNews {
+        Some(AnswerSteps {
             begins: is_first.then_some(answer.process),
             changes: answer.changes,
             ends_snapshot,
@@ -579,7 +582,7 @@ mod tests {
                     homes: 3,
                     ..PeerAnswer::default()
                 };
-                node.note_answer(&question, Some(answer), 20);
+                node.take_answer(&question, Some(answer), 20);
                 if node.next_question(9).is_none() {
                     node.begin_round();
                 }
@@ -605,7 +608,7 @@ mod tests {
                 let question = node.next_question(9).expect("a home has not answered");
                 streams.push(question.stream);
                 let is_lost = lost && number == 1;
-                let news = node.note_answer(&question, Some(answer(more)).filter(|_| !is_lost), 20);
+                let news = node.take_answer(&question, Some(answer(more)).filter(|_| !is_lost), 20);
                 let Some(news) = news else { break };
                 assert_eq!(news.begins, (number == 0).then_some(5));
                 ends += u32::from(news.ends_snapshot);
@@ -618,7 +621,7 @@ mod tests {
         node.begin_round();
         let question = node.next_question(9).expect("a round asks all homes");
         assert_eq!((question.stream, question.answers), (2, 2));
-        let news = node.note_answer(&question, Some(answer(false)), 21);
-        assert_eq!(news, Some(PeerNews::default()));
+        let news = node.take_answer(&question, Some(answer(false)), 21);
+        assert_eq!(news, Some(AnswerSteps::default()));
     }
 }

@@ -1,5 +1,5 @@
-//! Presence: who subscribes to a topic. A home (the component of a shard that stores topics) keeps a list of the members of each topic whose
-//! rule enables presence, and sends the changes to *watchers*, clients that want to know the members.
+//! Presence: who subscribes to a topic. If the rule of a topic enables presence, the topic's home (the part of a shard that keeps topics) lists the
+//! members of the topic, and tells *watchers*, clients that want to know the members, of each change.
 
 use alloc::vec::Vec;
 
@@ -129,16 +129,16 @@ impl PresenceChanges {
     }
 }
 
-/// Whether a connection becomes a member of the list, or is only counted because memory is short.
+/// Whether a connection is listed as a member. If not, it is only counted, because memory is short.
 pub type IsListed = bool;
 
-/// The maximum number of bytes of a member at its home, without user and info.
+/// The maximum number of bytes that a home needs for a member, without user and info.
 pub const MEMBER_BYTES: usize = 120;
 
 /// A request about the members of one topic.
 #[derive(Clone, Copy, Debug)]
 pub enum PresenceAsk {
-    /// This connection joins, and is listed or only counted. [`write_member`] writes the text of this ask.
+    /// This connection joins, and is listed or only counted. [`write_member`] writes the text that comes with this request.
     Join(ConnId, IsListed),
     /// This connection ends its membership. If the connection broke, the member leaves only after this many seconds.
     Leave(ConnId, u32),
@@ -154,8 +154,8 @@ pub enum PresenceAsk {
     Unwatch(ReplyTo),
 }
 
-/// Writes the text for a connection that becomes a member: the length of the topic's name (2 bytes), the name, the length of the user's
-/// name (1 byte), the name, and the info.
+/// Writes the text for a connection that becomes a member: the length of the topic's name (2 bytes), the topic's name, the length of the user's
+/// name (1 byte), the user's name, and the info.
 pub fn write_member(out: &mut Vec<u8>, topic: &[u8], user: &[u8], info: &[u8]) {
     out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
     out.extend_from_slice(topic);
@@ -212,7 +212,7 @@ impl PresencePosition {
     }
 }
 
-/// A page: a bounded number of changes that a reader or a watcher of a topic has not got yet.
+/// A page: some of the changes that a reader or a watcher of a topic has not got yet. Its length is bounded.
 #[derive(Clone, Debug, Default)]
 pub struct PresencePage {
     /// The changes; members that have left come first.

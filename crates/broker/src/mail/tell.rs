@@ -1,4 +1,4 @@
-//! A *tell* goes from a home to a carrier. The home is the component of a shard that stores topics and sessions. The carrier is a shard with
+//! A *tell* goes from a home to a carrier. The home is the part of a shard that keeps topics and sessions. The carrier is a shard with
 //! connections. A tell is a live message, a page of kept messages, a notice, or the answer to an *ask*, a request of the carrier.
 //!
 //! Words: a *page* is a bounded run of past messages; a *gap* is the notice that messages are lost; a *follower* is a client that is told
@@ -81,7 +81,8 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
     Fenced(ReplyTo),
-    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release): whether this home has the message. After a release, its record is committed.
+    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release): whether this home has the message. If the release has a record, the record is
+    /// committed.
     Released(ReplyTo, bool),
     /// The answer to a client that joins a shared subscription.
     GroupJoined {
@@ -124,14 +125,14 @@ pub enum Tell {
     Commands(Arc<SessionCommands>),
 }
 
-/// Commands of a client whose connection only goes to the client, so that they came in a request of their own.
+/// Commands of a client that came in a separate request, since the client's connection carries bytes only from the server to the client.
 #[derive(Debug)]
 pub struct SessionCommands {
-    /// The connection that answers them.
+    /// The connection that carries out the commands.
     pub conn: ConnId,
     /// The Unix second in which that connection began, by the counted clock.
     pub began_unix_s: u32,
-    /// The request, which waits until the connection has them.
+    /// The request, which waits until the connection has the commands.
     pub to: ReplyTo,
     /// A frame of commands.
     pub data: Box<[u8]>,
@@ -140,7 +141,7 @@ pub struct SessionCommands {
 }
 
 impl Tell {
-    /// The topic of a tell that must stay in order with the topic's other tells. `NONE` for a message to a carrier that subscribes only by filter.
+    /// The topic's row, if the tell must stay in order with the topic's other tells; `NONE` for a message to a carrier that subscribes only by filter.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }

@@ -1,5 +1,4 @@
-//! Carries out asks: requests that shards with subscribers send to this shard's home, the component of a shard that stores topics. This
-//! shard sends asks to its own home, too.
+//! Carries out asks, the requests of shards to this shard's home (the part of a shard that keeps topics). This shard sends asks to its own home, too.
 
 use alloc::boxed::Box;
 
@@ -31,7 +30,7 @@ impl Shard {
         }
     }
 
-    /// Carries out the asks of a shard in order, until the budget of the turn (a pass of the shard's loop) is spent. The rest waits for later
+    /// Carries out the asks of a shard in order, until the budget of the turn (a pass of the shard's loop) is spent. The other asks wait for later
     /// turns.
     pub(crate) fn carry_out_or_queue_asks(&mut self, from: ShardId, asked: WaitingAsks) {
         // Mail without asks needs no budget.
@@ -43,9 +42,8 @@ impl Shard {
         self.carry_out_asks(from, asked, u64::MAX);
     }
 
-    /// Continues with waiting asks for about `steps` steps, with one mail of each lane (the queue of mail from one shard) in turn. Returns
-    /// whether asks were waiting. All lanes share the steps, since a shard that wakes often sends many small mails during one turn of
-    /// another shard.
+    /// Carries out waiting asks for about `steps` steps. Takes one mail of each lane (the queue of mail from one shard) after another. All lanes share the
+    /// steps, since a shard with short turns sends many small mails during one turn of another shard. Returns whether asks were waiting.
     pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
@@ -59,7 +57,7 @@ impl Shard {
         any
     }
 
-    /// Carries out a shard's asks in order, until the turn's budget is spent or step `until` is reached. The rest goes back to the
+    /// Carries out a shard's asks in order, until the turn's budget is spent or step `until` is reached. Puts the other asks back at the
     /// beginning of the lane. Returns whether all asks are done.
     fn carry_out_asks(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
@@ -100,7 +98,7 @@ impl Shard {
     }
 
     /// Handles an ask: admits a fact (a publish, or a change of a topic), and carries out any other ask after the earlier requests that are
-    /// in flight to the engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
+    /// in flight to the engine, which writes the log. Returns the credit that the sender gets back when a fact is applied later; 0 if the ask is done.
     pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
@@ -126,7 +124,7 @@ impl Shard {
                 self.admit(from, &Fact::Publish(&message), *answer)
             }
             &Ask::Topic {
-                verb: TopicRequest::Change(change),
+                request: TopicRequest::Change(change),
                 hash,
                 name,
                 answer,
@@ -200,7 +198,7 @@ impl Shard {
                 begins,
             } => {
                 if begins.is_some() {
-                    self.sessions.note_claim_committed(&client);
+                    self.sessions.remove_claim_in_flight(&client);
                 }
                 let claim = Claim {
                     shard: from,
@@ -215,7 +213,7 @@ impl Shard {
             // The record of the connection's end has closed the session already.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
-                // If the session ends, the record of the claim has ended it in the log.
+                // Another connection has claimed the session. If the session ends, the record of that claim has ended it in the log.
                 let ended = session.kept.as_ref().map_or(session.token, |_| 0);
                 self.close_session(*session);
                 self.release_tokens([ended, 0]);
@@ -257,7 +255,7 @@ impl Shard {
             } => {
                 let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
                 match home.is_release_outdated(Release { key, claim }) {
-                    // The record of one of several partitions had no effect.
+                    // The release has a record in each of several partitions, and one of them was void.
                     true => self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE),
                     false => (self.front.subs.lanes).tell(from, Tell::Released(to, true)),
                 }
@@ -315,8 +313,8 @@ fn carry_out_at_home(
             let outcome = home.answer_topic_info(*hash, name, rules, now);
             send_outcome(clients, lanes, from, *answer, outcome);
         }
-        Ask::CountQosSubscription { hash, name, on } => {
-            home.count_qos_subscription(*hash, name.in_bytes(bytes), *on, now);
+        Ask::CountQosSubscription { hash, name, begins } => {
+            home.count_qos_subscription(*hash, name.in_bytes(bytes), *begins, now);
         }
         Ask::JoinGroup {
             to,
@@ -350,7 +348,7 @@ fn carry_out_at_home(
         | Ask::SessionRecord(_)
         | Ask::Release { .. }
         | Ask::DeclareWriterDead(_) => {
-            unreachable!("it was carried out before")
+            unreachable!("`handle_ask` and `carry_out_unlogged` handle it")
         }
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
         Ask::Follow { to, party, filter } => {
@@ -400,8 +398,8 @@ pub(super) fn send_outcome(
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
         WantedAnswer::Report(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-        // No client waits for this outcome, so a refusal is only counted. Only MQTT has publishes without an answer; MQTT over WebSocket is
-        // counted here, too.
+        // No client waits for this outcome, so a refusal is only counted. Only MQTT has publishes without an answer, so it counts as MQTT, even over
+        // WebSocket.
         WantedAnswer::None if let Outcome::NoRoom(reason) = outcome => {
             clients.meter.stats.dropped += 1;
             clients.meter.stats.refusals.add(reason, Transport::Mqtt);

@@ -257,7 +257,7 @@ impl Shard {
                     unix_s: header.unix_s,
                     ..clients.ctx.now
                 };
-                let is_valid = self.sessions.fold(&session, record, world, now);
+                let is_valid = self.sessions.replay(&session, record, world, now);
                 clients.meter.stats.closed[Closed::Broken as usize] += u64::from(!is_valid);
             }
             return Ok((offset, None));

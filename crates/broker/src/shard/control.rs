@@ -37,8 +37,12 @@ impl Shard {
                 let topic = find_topic(self.home.as_ref(), clients.ctx.now, &name);
                 Report::Topic(topic.map(Box::new))
             }
-            Control::Presence(name, after, most) => {
-                let page = members_page(self.home.as_ref(), &clients.ctx, (&name, after, most));
+            Control::Presence(name, after, members_max) => {
+                let page = members_page(
+                    self.home.as_ref(),
+                    &clients.ctx,
+                    (&name, after, members_max),
+                );
                 Report::Presence(Box::new(page))
             }
             Control::Log(page) => {
@@ -51,9 +55,20 @@ impl Shard {
             order @ (Control::Purge(..) | Control::Delete(_) | Control::Publish(_)) => {
                 return order_change(clients, subs, order, ticket);
             }
-            Control::Connections { which, from, most } => {
-                let most = most as usize;
-                Report::Connections(connections_page(clients, subs, &which, from, most, io))
+            Control::Connections {
+                which,
+                from,
+                connections_max,
+            } => {
+                let connections_max = connections_max as usize;
+                Report::Connections(connections_page(
+                    clients,
+                    subs,
+                    &which,
+                    from,
+                    connections_max,
+                    io,
+                ))
             }
             Control::Connection(id) => {
                 Report::Connection(find_connection(clients, subs, id, io).map(Box::new))
@@ -61,9 +76,9 @@ impl Shard {
             Control::ClientIds(sessions) => {
                 Report::ClientIds(client_ids(&self.sessions, &sessions))
             }
-            Control::Sessions { from, most } => {
-                let (most, now) = (most as usize, clients.ctx.now);
-                Report::Sessions(sessions_page(&self.sessions, from, most, now))
+            Control::Sessions { from, sessions_max } => {
+                let (sessions_max, now) = (sessions_max as usize, clients.ctx.now);
+                Report::Sessions(sessions_page(&self.sessions, from, sessions_max, now))
             }
             Control::Session(name) => {
                 let found = find_session(&self.sessions, clients, &name);

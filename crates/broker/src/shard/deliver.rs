@@ -1,9 +1,9 @@
-//! Delivers tells to this shard's connections. A tell is a message, page or answer that a home (the component of a shard that stores topics)
+//! Delivers tells to this shard's connections. A tell is a message, page or answer that a home (the part of a shard that keeps topics)
 //! sends to the shards with subscribers.
 //!
 //! The tells of one topic are delivered together, in order, so a subscriber gets all messages of a turn (a pass of the shard's loop) with
-//! one write. A fan-out has a cursor: it stops when the turn's budget is spent, and other deliveries overtake it. The rest of a long fan-out
-//! is a *flow* (`client/deliveries.rs`). The budget counts visits: a visit is the work of a delivery to one connection.
+//! one write. A fan-out stops when the turn's budget is spent, and its cursor says where to continue. The rest of a long fan-out is a *flow*
+//! (`client/deliveries.rs`), which other deliveries overtake. The budget counts visits: a visit is the work of a delivery to one connection.
 //!
 //! A *page* is a bounded run of past messages.
 
@@ -168,8 +168,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done or the budget is spent. Stops also if so many tells to single connections are left that they
-    /// must become a flow. A fan-out that exceeds its share becomes a flow. Tells about a topic with a flow join that flow.
+    /// Works through a delivery until it is done or the budget is spent. Also stops if so many tells to single connections are left that they must become a
+    /// flow. A fan-out that takes too many visits becomes a flow. Tells about a topic that has a flow join that flow.
     fn deliver_tells<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -241,8 +241,8 @@ impl Front {
         let tell = &delivery.tells[delivery.keys[delivery.cursor] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = collect_run(&mut self.feed.run, delivery, topic);
-            // The topic's row may have been freed meanwhile, but not in the middle of a walk: members that have left keep their places
-            // until the walk ends.
+            // The topic's row may have been freed since the tell was sent. It is not freed in the middle of a walk, because members that leave keep their
+            // places until the walk ends.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
@@ -335,7 +335,7 @@ impl Front {
 pub(super) struct Visit {
     /// The shard's count of steps before the visit.
     steps: u64,
-    /// The shard's count of delivered messages before the visit. `None` if bytes already wait for the socket, so that nothing will be written.
+    /// The shard's count of delivered messages before the visit; `None` if bytes already wait for the socket, so that nothing will be written.
     delivered: Option<u64>,
 }
 
@@ -349,7 +349,7 @@ impl Visit {
         }
     }
 
-    /// Charges the budget with `cost` if a message was delivered, otherwise with one visit, and in both cases with the time of matching.
+    /// Charges the budget with `cost` if a message was delivered, otherwise with one visit. Also charges it with the steps of matching.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
@@ -358,8 +358,8 @@ impl Visit {
     }
 }
 
-/// Prefetches the rows of the next tells. A topic's row refers to a member's row, and neither is in the cache. The cache misses of several
-/// tells overlap if their rows are read together.
+/// Prefetches the rows of the next tells: each topic's row, and the row of the member to which the topic's row refers. The cache misses of several tells
+/// overlap if their rows are read together.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; PREFETCH_ROWS];
     for (member, key) in members.iter_mut().zip(keys) {
@@ -393,7 +393,7 @@ fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) ->
     delivery.cursor + messages.records().len()
 }
 
-/// Charges the budget with the time of matching since the count of steps was `before`, even if nothing matched.
+/// Charges the budget with the steps of matching since the count of steps was `before`, even if nothing matched.
 #[inline]
 pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
     let visits = (work.count() - before) / STEPS_PER_VISIT as u64;

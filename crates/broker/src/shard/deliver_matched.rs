@@ -1,5 +1,5 @@
-//! Delivers new messages to the connections of this shard that subscribe by filter. The home of a topic (the shard that orders and stores
-//! its messages) only knows the shards that have a matching filter, so this shard matches the filters again.
+//! Delivers new messages to the connections of this shard that subscribe by filter. The home of a topic (the part of a shard that keeps the topic) knows
+//! which shards have a matching filter, but not which connections. So this shard matches the filters again.
 //!
 //! Words:
 //! * A *run* is a sequence of messages from one home that are delivered together.
@@ -18,7 +18,7 @@
 //! broad run has no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members
 //! may leave and join meanwhile.
 //!
-//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`). So a busy topic needs fewer writes for
+//! Messages that arrive during a run wait, and are delivered together afterwards (`client/together.rs`). So a busy topic needs fewer writes for
 //! each message.
 //!
 //! Invariants:
@@ -127,14 +127,18 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            let (topic, serial, count) = collect_exact_run(&mut self.feed.run, delivery);
+            let ExactRun {
+                topic,
+                serial,
+                message_count,
+            } = collect_exact_run(&mut self.feed.run, delivery);
             if topic != NONE
                 && self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
                 return false;
             }
-            delivery.run.sent_by_topic += count;
+            delivery.run.sent_by_topic += message_count;
         }
         true
     }
@@ -197,8 +201,8 @@ impl Front {
     }
 }
 
-/// Message `n` of the run. The home identifies the message's topic by a row of this shard's table of topics. If another topic now uses that
-/// row, the message's topic has no exact subscriber at this shard any more, and the row of the result is `NONE`.
+/// Message `n` of the run. The home identifies the message's topic by the row that the topic had in this shard's table of topics. If another topic uses
+/// the row now, the message's topic has no exact subscriber at this shard any more, and the row of the result is `NONE`.
 fn current_message(topics: &Topics, delivery: &Delivery, n: usize) -> FilterMessage {
     let mut message = delivery.filter_message(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -230,9 +234,17 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     delivery.run = run;
 }
 
-/// Collects in `run` the next messages of one topic, as many as fit into one write, for the exact subscribers of the topic. Returns the
-/// topic's row and serial, and the number of messages.
-fn collect_exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
+/// The messages of one topic that its exact subscribers get with one write.
+struct ExactRun {
+    /// The topic's row at this shard.
+    topic: u32,
+    /// The serial of the row.
+    serial: u16,
+    message_count: usize,
+}
+
+/// Collects in `run` the next messages of one topic, as many as fit into one write, for the exact subscribers of the topic.
+fn collect_exact_run(run: &mut client::run::Run, delivery: &Delivery) -> ExactRun {
     let match_at = |n: usize| match *delivery.tell(n) {
         Tell::Match {
             topic,
@@ -245,12 +257,16 @@ fn collect_exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u
     let (topic, serial, _) = match_at(delivery.run.sent_by_topic);
     let mut bytes = 0;
     let messages = (delivery.run.sent_by_topic..delivery.run.len).map(match_at);
-    run.begin(messages.map_while(|(of, life, record)| {
-        let is_next = (of, life) == (topic, serial) && bytes < TOGETHER_BYTES;
+    run.begin(messages.map_while(|(next_topic, next_serial, record)| {
+        let is_next = (next_topic, next_serial) == (topic, serial) && bytes < TOGETHER_BYTES;
         bytes += record.frame_bytes();
         is_next.then_some(record)
     }));
-    (topic, serial, run.records().len())
+    ExactRun {
+        topic,
+        serial,
+        message_count: run.records().len(),
+    }
 }
 
 /// The number of messages from the cursor on that have the same topic and fit into one write.

@@ -12,10 +12,11 @@ use crate::mail::Tell;
 use crate::protocol::front::{Connections, Deliveries};
 use crate::store::slab::NONE;
 
-/// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. A page for a filter
-/// may contain any topic, so all pages for the same connection stay in order too. The first page of a topic may follow messages of a filter
-/// that do not name the topic's row, since the home did not know the subscription. So all pages for a connection with filters stay in order.
-/// Order matters since the progress of two overlapping subscriptions of a client decides which of them sends a message.
+/// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. If two subscriptions of a client
+/// overlap, their progress decides which of them sends a message, so their tells must not overtake each other.
+///
+/// A page for a filter may contain any topic, and the first page of a topic may follow messages for a filter that do not name the topic's row (the home did
+/// not know the subscription to the topic). So all pages for a connection with filters stay in order.
 pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
@@ -52,8 +53,8 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues: a flow of an ordered tell's topic, or of
-/// a topic of a connection that gets a page by filter. The tells name the topics, since the connection that made a tell ordered may be gone.
+/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues: a flow of the topic of an ordered tell, or of a topic of
+/// a connection that gets a page by filter. The topics are taken from the tells, since the connection for which a tell was marked may be gone.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,

@@ -2,8 +2,10 @@
 //! closes all remaining connections.
 //!
 //! A cursor goes round the table of connections until no connection is left. Connections with a request in progress are skipped: their
-//! answers now contain `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No
-//! acknowledged message is lost, since a client that reconnects has a position, a session or an answer.
+//! answers contain `Connection: close` from now on, so these connections end by themselves.
+//!
+//! Invariants: the work of a tick is bounded. No acknowledged message is lost: a client that reconnects continues from its position or its session, or has
+//! got the answer to its request.
 //!
 //! Deliberately not here: the refusal of new connections, which the owner of the listeners does.
 

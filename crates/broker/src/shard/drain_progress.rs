@@ -14,8 +14,8 @@ const ROWS_PER_TICK: u32 = 16_384;
 pub(crate) struct DrainProgress {
     /// Connections per second, of all shards together.
     rate_per_s: u64,
-    /// The fraction of a connection that is left over from earlier ticks, in units of one connection divided by [`TICKS_PER_S`] and by the
-    /// number of shards. So shards take turns if fewer connections than shards are due in a tick.
+    /// The fraction of a connection that earlier ticks have left over. The unit is a connection divided by [`TICKS_PER_S`] and by the number of shards. So
+    /// if fewer connections than shards are due in a tick, the shards move clients one after another.
     tokens: u64,
     /// The next row.
     cursor: u32,
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_that_outnumber_the_rate_take_turns() {
+    fn shards_move_clients_one_after_another_if_the_rate_is_lower_than_their_number() {
         let all = (0..4).map(|me| DrainProgress::new(TICKS_PER_S, me, 9));
         let mut all: alloc::vec::Vec<_> = all.collect();
         for _ in 0..12 {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn it_walks_the_table_again_and_again() {
+    fn cursor_starts_again_at_the_end_of_the_table() {
         let mut draining = DrainProgress::new(1, 0, 9);
         assert_eq!(draining.rows(ROWS_PER_TICK + 2), 0..ROWS_PER_TICK);
         draining.set_next_row(ROWS_PER_TICK, ROWS_PER_TICK + 2);

@@ -161,9 +161,9 @@ fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
     Some(match ask {
         // A subscription by filter needs the messages of all partitions from now on. If this ask waited for one partition, another partition could apply
         // messages meanwhile without keeping them. So the ask takes effect at once.
-        Ask::CountQosSubscription { name, on: true, .. }
-            if topic::has_wildcard(name.in_bytes(bytes)) =>
-        {
+        Ask::CountQosSubscription {
+            name, begins: true, ..
+        } if topic::has_wildcard(name.in_bytes(bytes)) => {
             return None;
         }
         Ask::CountQosSubscription { name, .. } => scope_of_filter(ctx, name.in_bytes(bytes)),

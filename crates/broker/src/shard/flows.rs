@@ -1,9 +1,9 @@
-//! Continues flows. A *flow* is the rest of a fan-out, or of messages for filters, that exceeds its share of a turn (a pass of the shard's
-//! loop). The next flow is that of the party (user or address) that has received the least work.
+//! Continues flows. A *flow* is the rest of a fan-out, or of a delivery of messages for filters, that takes more visits than one turn (a pass of the shard's
+//! loop) gives it. The next flow is that of the party (user or address) that has received the least work.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). All other tells about the topic
-//! from its home (the component of a shard that stores topics), such as a page for a new subscriber or the topic's deletion, wait until the
-//! walk has ended, and so do the messages after these tells.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). A *tell* is what a home (the part of a
+//! shard that keeps topics) sends. All other tells about the topic, such as a page for a new subscriber or the topic's deletion, wait until the walk has
+//! ended, and so do the messages after these tells.
 //!
 //! A *page* is a bounded run of past messages.
 
@@ -172,8 +172,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow: the party of the first, the middle and the last member if they have the same, otherwise a party
-/// that only this flow has.
+/// The party that is charged for a flow: that of the members, if the first, the middle and the last member have the same party; otherwise a party of this
+/// flow alone.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.solo_party();
@@ -220,7 +220,7 @@ pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, 
     }
 }
 
-/// Ends a walk, and notes the new place of each member that moved.
+/// Ends a walk, and stores the new place of each member that has moved.
 pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
     topics.end_walk(topic, |moved| {
         assert!(

@@ -1,5 +1,5 @@
-//! The wills of recorded MQTT sessions whose messages are in flight to the log (see `wills.rs`), and the claims that wait for them. The bytes of those
-//! that this table keeps count for the client like those of an absent session.
+//! The wills of recorded MQTT sessions whose messages are in flight to the log (see `wills.rs`), and the claims that wait for these wills. The client is
+//! charged for the wills that this table keeps, as for the bytes of an absent session.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,8 @@ pub(super) struct PublishedWill {
     pub will: u64,
     /// The will, which is published again if a limit refuses it. `None` in a cluster, where it is in the table of sessions.
     pub again: Option<Box<Will>>,
-    /// In a cluster, if the will is that of a [retired token](crate::home::retired_tokens): its partition at this home, and its number.
+    /// In a cluster, if the will is that of a [retired token](crate::home::retired_tokens): the index of the token's partition at this home, and the
+    /// token's number.
     pub retired: Option<(usize, u64)>,
 }
 
@@ -84,8 +85,8 @@ pub(super) struct PublishedWills {
     bytes: usize,
     /// Claims to sessions that wait for these wills, by the name of the session.
     claims: BTreeMap<Box<[u8]>, WaitingClaims>,
-    /// By the name of a session: the token of a will that the log has only with the session. The will is in flight, or is published when the
-    /// record of its connection's end is committed.
+    /// By the name of a session: the token of a will whose only copy in the log is in the record of the session. The message of the will is in flight, or
+    /// will be when the record of the connection's end is committed.
     unpublished: BTreeMap<Box<[u8]>, u64>,
 }
 
@@ -107,17 +108,17 @@ impl PublishedWills {
         Some(published)
     }
 
-    /// The log has this will only with its session, until the will is in the log of its topic.
-    pub fn note_unpublished(&mut self, name: &[u8], will: u64) {
+    /// Stores that the only copy of this will in the log is in the record of the session with this name.
+    pub fn insert_unpublished(&mut self, name: &[u8], will: u64) {
         self.unpublished.insert(name.into(), will);
     }
 
-    /// The token of the will for which a claim to this session must wait.
+    /// The token that [`insert_unpublished`](Self::insert_unpublished) has stored for this session. A claim to the session must wait for this will.
     pub fn unpublished(&self, name: &[u8]) -> Option<u64> {
         self.unpublished.get(name).copied()
     }
 
-    /// The token of the will for which other claims to this session wait.
+    /// The token of the will for which earlier claims to this session wait already.
     pub fn awaited(&self, name: &[u8]) -> Option<u64> {
         self.claims.get(name).map(|waiting| waiting.will)
     }
@@ -139,7 +140,7 @@ impl PublishedWills {
         Some(oldest)
     }
 
-    /// Claims to this session need not wait for this will any longer. Returns those that have waited.
+    /// Removes the claims to this session that wait for this will, and returns them. Later claims need not wait for the will.
     pub fn take_claims(&mut self, name: &[u8], will: u64) -> VecDeque<WaitingClaim> {
         if self.unpublished(name) == Some(will) {
             self.unpublished.remove(name);

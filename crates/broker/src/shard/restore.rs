@@ -1,5 +1,5 @@
-//! Reads snapshots into a home (the component of a shard that stores topics) and its sessions, before the shard starts. A home that wrote a
-//! snapshot may have had other partitions, so this home reads every snapshot with one of its partitions.
+//! Reads snapshots into a home (the part of a shard that keeps topics) and its sessions, before the shard starts. The server may have had another number
+//! of homes when it wrote the snapshots. So a home reads each snapshot that contains one of its partitions.
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -16,19 +16,19 @@ use crate::base::reason::Closed;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::world::World;
-use crate::home::Home;
 use crate::home::qos_retention::ALL_TOPICS;
 use crate::home::sessions::SessionsAtHome;
+use crate::home::{Home, RestoredTopic};
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
 use crate::shard::sessions::count_held_bytes;
 
-/// The needs of the sessions of all homes after a log was read.
+/// What homes must keep for the sessions of all homes, known after all logs were read.
 #[derive(Default)]
 pub struct SessionNeeds {
-    /// The filters whose messages homes must keep, in the form of the SUBSCRIBE packet.
+    /// The filters whose messages homes must keep, as in a SUBSCRIBE packet.
     filters: Vec<Box<[u8]>>,
-    /// The sessions, as publishers of QoS 2 messages, and their wills.
+    /// The sessions and wills whose unreleased QoS 2 messages homes must remember.
     publishers: BTreeSet<Party>,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct SnapshotReader {
     age_s: u32,
     /// The number of topic rows in the snapshot.
     row_count: u32,
-    /// For each topic, its row in the snapshot and its row in this home; `NONE` if another home now has the topic. Ordered by the row
-    /// in the snapshot. No memory is reserved for `row_count` topics, since that number may be damaged and too large.
-    topics: Vec<(u32, u32)>,
+    /// The topics of the snapshot, in the order of their rows there. No memory is reserved for `row_count` topics, since that number may be damaged and
+    /// too large.
+    topics: Vec<RestoredTopic>,
     /// The partition of the sessions that are read next.
     partition: PartitionId,
     /// The number of records read.
@@ -84,11 +84,11 @@ impl Restored {
         }
     }
 
-    /// Skips local state: sessions, groups, and filters that keep messages. For snapshots whose server has served clients afterwards: the
-    /// local state has changed since then, and the log has no record of the changes.
+    /// Skips the local state of the snapshots: sessions, groups, and filters that keep messages. Used if the server has served clients after it wrote the
+    /// snapshots, because the log has no records of the changes of local state since then.
     ///
-    /// If the log has records of sessions, these sessions are restored. Until [`Shard::finish_recovery`] it is unknown which messages the
-    /// sessions need, so all messages are kept.
+    /// If the log has records of sessions, these sessions are restored from the log. Which messages they need is unknown until
+    /// [`Shard::finish_recovery`], so all messages are kept until then.
     #[must_use]
     pub fn without_local_state(mut self) -> Restored {
         self.restores_local_state = false;
@@ -99,7 +99,7 @@ impl Restored {
         self
     }
 
-    /// Begins a new epoch, which makes positions from before the restart invalid. For a log that lacks messages that clients have seen.
+    /// Begins a new epoch, which makes positions from before the restart invalid. Used if the log lacks messages that clients have received.
     #[must_use]
     pub fn with_new_epoch(self) -> Restored {
         Restored {
@@ -189,15 +189,16 @@ impl Restored {
                 Ok(())
             }
             kind::TOPIC => {
-                let (row, id, is_newest_removed) =
-                    home.restore_topic(from, origin, &world.rules)?;
-                if row >= reader.row_count || topics.last().is_some_and(|(last, _)| *last >= row) {
+                let (topic, is_newest_removed) = home.restore_topic(from, origin, &world.rules)?;
+                let row = topic.row_in_snapshot;
+                let follows_last = topics.last().is_none_or(|last| last.row_in_snapshot < row);
+                if row >= reader.row_count || !follows_last {
                     return Err(NO_TOPIC);
                 }
-                topics.push((row, id));
                 if is_newest_removed {
-                    self.topics_without_newest.push(id);
+                    self.topics_without_newest.push(topic.row_here);
                 }
+                topics.push(topic);
                 Ok(())
             }
             kind::FILTER => home.restore_filter(from, origin),
@@ -271,8 +272,8 @@ impl Shard {
         }
     }
 
-    /// Applies a record of this partition that says: another process began in this second. The connections of the process before held their sessions
-    /// until then. Such a record is read only while a process starts.
+    /// Applies the record of this partition that another process has begun to serve in this second. Until then the connections of the process before it
+    /// held their sessions. Such a record is read only while a process starts.
     pub(super) fn release_sessions_at_start(&mut self, partition_index: usize, unix_s: u32) {
         let ctx = &self.front.clients.ctx;
         let (world, now) = (ctx.world.clone(), Now { unix_s, ..ctx.now });
@@ -282,17 +283,17 @@ impl Shard {
         self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
     }
 
-    /// Applies the records of sessions that must wait for the end of the log.
-    pub(super) fn apply_rest_of_sessions(&mut self) {
+    /// Replays the records of sessions that wait for the end of the log.
+    pub(super) fn replay_waiting_sessions(&mut self) {
         let ctx = &self.front.clients.ctx;
         let (world, now) = (ctx.world.clone(), ctx.now);
-        let invalid = self.sessions.apply_rest(&world, now);
+        let invalid = self.sessions.replay_waiting(&world, now);
         self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
     }
 
     /// Adds the needs of the restored sessions. Called after the last batch.
     pub fn add_session_needs(&mut self, needs: &mut SessionNeeds) {
-        self.apply_rest_of_sessions();
+        self.replay_waiting_sessions();
         for session in self.sessions.stored_states() {
             let needed = subscriptions(session).filter(StoredSubscription::needs_log);
             needs
@@ -306,16 +307,16 @@ impl Shard {
         needs.publishers.extend(wills);
     }
 
-    /// Ends all restored sessions without their wills. Called before [`finish_recovery`](Self::finish_recovery) if a process has served
-    /// clients since the log's last record without recording their sessions. Returns the number of sessions.
+    /// Ends all restored sessions without publishing their wills. Called before [`finish_recovery`](Self::finish_recovery) if a process has served
+    /// clients after the log's last record without recording their sessions. Returns the number of sessions.
     pub fn end_restored_sessions(&mut self, now: Now) -> u32 {
         let world = self.front.clients.ctx.world.clone();
         self.sessions.end_all(&world, now)
     }
 
     /// Completes the recovery of sessions. Called after the log was read, if the log has records of sessions and the last stop was not
-    /// clean. From now on this home keeps messages beyond its rules only for sessions; `needs` are the needs of the sessions of all homes.
-    /// On one machine no connection holds a session any more.
+    /// clean. From now on this home keeps only the messages that its rules or sessions need; `needs` are the needs of the sessions of all homes. On one
+    /// machine, no connection holds a session from now on.
     pub fn finish_recovery(&mut self, needs: &SessionNeeds, now: Now) {
         let world = self.front.clients.ctx.world.clone();
         if !world.recovers_sessions() {
@@ -352,7 +353,7 @@ impl Shard {
         home.subscriptions.drop_positions_of_ended_groups();
         home.count_qos_subscription(0, ALL_TOPICS, false, now);
         home.drop_unneeded(&world.rules, now);
-        // Now the account may be over its limit. Then the first turns evict sessions.
+        // If the memory account exceeds its limit now, the first turns evict sessions.
         count_held_bytes(&mut self.front.clients, &self.sessions);
     }
 

@@ -1,4 +1,4 @@
-//! Takes a snapshot of a home (the component of a shard that stores topics), block by block.
+//! Takes a snapshot of a home (the part of a shard that keeps topics), block by block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,8 +8,8 @@ use crate::shard::Shard;
 use crate::shard::snapshot_writer::SnapshotWriter;
 
 impl Shard {
-    /// The next block of this shard's snapshot; empty after the last one. The first call removes the oldest messages, until the rest has at
-    /// most `bytes_max`, in the same way as for `limits.log_bytes`.
+    /// The next block of this shard's snapshot; empty after the last one. The first call removes the oldest messages, in the same way as for
+    /// `limits.log_bytes`, until the snapshot has about `bytes_max` bytes at most.
     ///
     /// # Panics
     /// If the shard has no home.

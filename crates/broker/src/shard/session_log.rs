@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! * The requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
-//! * When a connection gets a session, the log has a record of that. If the record of a claim or of a closed session is out of date by then, a
-//!   new record is written first.
+//! * When a connection gets a session, the log has a record of its claim (its request for the session). If that record, or the record of a closed session,
+//!   is out of date when it is committed, a new record is written first.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -43,8 +43,8 @@ impl Shard {
             return refuse_session(lanes, from, to, ReasonCode::QUOTA_EXCEEDED);
         }
         self.end_if_spare_is_spent(from, &ask);
-        self.note_will_of_end(&ask);
-        note_what_is_recorded(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
+        self.store_will_of_end(&ask);
+        store_recorded_state(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
         let Some((name, record)) = record_for(&self.sessions, &ask) else {
             return self.carry_out_unlogged(from, ask, &[]);
         };
@@ -69,8 +69,8 @@ impl Shard {
         }
     }
 
-    /// The connection that asks for a session, if the session cannot be recorded because the disk is full. Existing sessions continue: the spare
-    /// segments have room for their records, until the client has used its part of that room.
+    /// If a new session cannot be recorded because the disk is full: the connection that asks for the session. Existing sessions continue, since the spare
+    /// segments of the log have room for their records, until the client has used its part of that room.
     fn refused_for_room(&self, ask: &Ask) -> Option<ReplyTo> {
         match ask {
             Ask::SessionOpen {
@@ -85,7 +85,7 @@ impl Shard {
             } => {
                 let ctx = &self.front.clients.ctx;
                 let admission = &ctx.world.admission;
-                let may_write = match self.sessions.goes_on(*hash, client, ctx.now) {
+                let may_write = match self.sessions.would_continue(*hash, client, ctx.now) {
                     true => admission.check_session_write(*owner),
                     false => admission.check_disk_share(*owner, ctx.now.unix_s),
                 };
@@ -145,8 +145,8 @@ impl Shard {
         if let Ask::SessionOpen { client, to, .. } = &ask
             && self.sessions.claims_in_flight(client) > 1
         {
-            // The other claims in flight are newer, and would take effect before a new record of this one.
-            self.sessions.note_claim_committed(client);
+            // The other claims in flight are newer, and would take effect before a new record of this claim.
+            self.sessions.remove_claim_in_flight(client);
             let lanes = &mut self.front.subs.lanes;
             return refuse_session(lanes, from, *to, ReasonCode::SERVER_BUSY);
         }
@@ -160,7 +160,7 @@ impl Shard {
             return;
         };
         if to.is_some() && is_outdated(&self.front) {
-            // Another node may have taken the session so long ago that nobody remembers this claim as an older one.
+            // Another node may have taken the session so long ago that no node remembers that this claim is outdated.
             return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }
         let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
@@ -206,7 +206,7 @@ impl Shard {
         will: u64,
     ) {
         if self.front.clients.ctx.world.replicates_sessions() {
-            // Without a session here, the record of the claim that made the will due has replaced the will.
+            // If `session` is `None`, a claim has made the will due, and the record of that claim has replaced the will.
             if session.is_some() {
                 self.record_as_steward(name, will);
             }
@@ -248,7 +248,7 @@ impl Shard {
         }
     }
 
-    /// Records the positions of shared subscriptions that have begun or ended. With `moved`, also records some positions that have moved.
+    /// Records the positions of shared subscriptions that have begun or ended. With `moved`, also records some positions that have changed.
     pub(super) fn record_group_positions(&mut self, moved: bool) {
         let Some(home) = &mut self.home else { return };
         for due in home.take_due_positions(moved) {
@@ -270,14 +270,14 @@ impl Shard {
         }
     }
 
-    /// Records that this process has begun, where connections of the process before held sessions. Called once a second.
+    /// Records that this process has begun, in each partition with sessions that connections of the process before held. Called once a second.
     pub(super) fn record_starts(&mut self) {
         for at in self.sessions.partitions_with_unrecorded_start() {
             self.record_start(at);
         }
     }
 
-    /// Records in this partition that this process has begun, if the log must have that and does not.
+    /// Records in this partition that this process has begun, if connections of the process before held sessions and the log has no such record yet.
     fn record_start(&mut self, partition_index: usize) {
         if self.sessions.take_unrecorded_start(partition_index) {
             let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
@@ -294,7 +294,7 @@ impl Shard {
         waiting: PendingRequest,
         record: &EncodedRecord,
     ) -> usize {
-        // A claim of this process must be behind the record of its start.
+        // The record of the start of this process must come before its claims.
         self.record_start(partition_index);
         self.write_record(partition_index, waiting, |out, offset_delta| {
             record.write(out, offset_delta);
@@ -344,7 +344,7 @@ fn begins_session(
     (hash, name): (u32, &[u8]),
     now: Now,
 ) -> bool {
-    clean || !sessions.goes_on(hash, name, now)
+    clean || !sessions.would_continue(hash, name, now)
 }
 
 fn has_token(will: &Will) -> bool {
@@ -357,8 +357,8 @@ fn claimant_of(sessions: &SessionsAtHome, session: &ClosingSession) -> Option<(S
     Some((claim.shard, claim.to))
 }
 
-/// Stores the content of the next record of a request in the request.
-fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now) {
+/// Stores in the request what its next record will contain.
+fn store_recorded_state(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now) {
     match ask {
         Ask::SessionOpen {
             hash,
@@ -373,13 +373,13 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
                 return;
             }
             let is_again = begins.is_some();
-            // If another claim is in flight, that claim begins the session, and this one continues it. If this one began a new session, the log
-            // would ignore the other connection's records.
+            // If another claim is in flight, that claim begins the session, and this claim continues it. If this claim also began a session, the log would
+            // ignore the records of the other connection.
             let others = sessions.claims_in_flight(client) - u32::from(is_again);
             let begins_new = others == 0 && begins_session(sessions, false, (*hash, client), now);
             *begins = Some(*clean || begins_new);
             if !is_again {
-                sessions.note_claim(client);
+                sessions.add_claim_in_flight(client);
             }
         }
         Ask::SessionClose(session) => {
@@ -388,7 +388,7 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
             if session.recorded_for.is_some()
                 || name.is_some_and(|name| sessions.claims_in_flight(name) > 0)
             {
-                // In the log, the claim may have begun another session, which a patch would not fit.
+                // In the log, the claim may have begun another session, to which a patch cannot be applied.
                 session.patch = None;
             }
         }
@@ -451,8 +451,8 @@ fn change_by_claim<'a>(
     }
 }
 
-/// The change to record when a connection ends. If another connection waits for the session, this record gives the session to that connection,
-/// since the former connection's records may follow the record of the claim in the log. `empty`: see [`ClosingSession::without_state`].
+/// The change to record when a connection ends. If another connection waits for the session, this record gives the session to that connection: the record
+/// of its claim is not enough, since records of the former connection may follow it in the log. `empty`: see [`ClosingSession::without_state`].
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     claim: Option<&Claim>,
@@ -486,8 +486,8 @@ fn change_at_close<'a>(
                 will: session.will.clone(),
             },
         )),
-        // The will stays, too, if the session ends. The session has expired, so no claim continues it. A will without a token does not stay,
-        // since it could be published twice.
+        // The session ends, but stays in the log as an expired session, which no claim continues, until its will is published. A will without a token does
+        // not stay, since it could be published twice.
         (None, None) if session.is_recorded && session.will.as_deref().is_some_and(has_token) => {
             let terms = Terms {
                 owner: session.owner,

@@ -2,8 +2,8 @@
 //! (`home/sessions/replicated.rs`).
 //!
 //! Invariants:
-//! * A connection gets its session when its claim is applied. The claim fences the former connection, so nobody waits for that connection, which may
-//!   be at a node that cannot be reached.
+//! * A connection gets its session when its claim (the record by which it takes the session) is applied. The claim fences the former connection. So no
+//!   client waits for the former connection, which may be at a node that cannot be reached.
 //! * Each node carries out most effects itself. The steward of the partition does the work that must be done once, such as to publish a will.
 
 use alloc::boxed::Box;
@@ -153,7 +153,7 @@ impl Shard {
         let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
         match ask {
             Ask::SessionOpen { to, .. } => refuse_session(lanes, from, to, reason),
-            // The record that has taken the session away informs the connection.
+            // The connection was told when the record was applied that has taken its session away.
             Ask::SessionClose(session) => {
                 if let Some(kept) = session.kept {
                     release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
@@ -194,7 +194,7 @@ impl Shard {
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }
 
-    /// Applies the record of a session at this offset of this partition. Returns whether the record has an effect.
+    /// Applies the record of a session at this offset of this partition. Returns false if the record is void.
     pub(super) fn apply_session_record(
         &mut self,
         partition_index: usize,
@@ -204,7 +204,7 @@ impl Shard {
     ) -> bool {
         let is_claim = matches!(record.change, SessionChange::Claim { .. });
         if is_claim && stored.is_late() {
-            // The client has given up, and may have gone to another node.
+            // The record was stored too late: the client has given up, and may have connected to another node.
             return false;
         }
         let world = self.front.clients.ctx.world.clone();
@@ -218,7 +218,7 @@ impl Shard {
             let ctx = &self.front.clients.ctx;
             let (hash, _) = ctx.hash_and_home_of(record.name);
             let per_minute = world.settings.mqtt.takeovers_per_minute;
-            self.sessions.note_takeover(hash, ctx.now, per_minute);
+            self.sessions.count_takeover(hash, ctx.now, per_minute);
             self.front.clients.meter.stats.takeovers += u64::from(after.fenced_holder.is_some());
         }
         count_held_bytes(&mut self.front.clients, &self.sessions);
@@ -238,7 +238,7 @@ impl Shard {
             .release_writer(partition_index, writer, now, at_once);
     }
 
-    /// Notes whether this node is the steward of this partition.
+    /// Stores whether this node is the steward of this partition.
     pub(super) fn update_steward(&mut self, partition_index: usize) {
         let Some(home) = &mut self.home else { return };
         let is_steward = home.logs.writer_set(partition_index).steward
@@ -246,7 +246,7 @@ impl Shard {
         self.sessions.set_steward(partition_index, is_steward);
     }
 
-    /// Whether this node serves clients. While it reads the log at the start, it does not count the needs of sessions: it counts them at the end.
+    /// Whether homes are told of each change of the messages that sessions need. False until the start has read the log: the needs are counted at its end.
     fn counts_needs(&self) -> bool {
         let cluster = self.cluster.as_ref();
         cluster.is_some_and(|cluster| cluster.counts_needs)
@@ -339,7 +339,7 @@ impl Shard {
         Ended { count, next: None }
     }
 
-    /// The time of the log of this partition, by which all nodes count.
+    /// The time of the log of this partition: the clock that all nodes share.
     fn time_of_log(&self, partition_index: usize) -> Now {
         let now = self.front.clients.ctx.now;
         let home = self.home.as_ref();

@@ -1,5 +1,5 @@
-//! Gives MQTT sessions to connections, and takes a session back when its connection ends. A hash of the client id chooses the home of a
-//! session, the shard that stores it. When a session ends, the home publishes the will and releases the session's messages.
+//! Gives MQTT sessions to connections, and takes a session back when its connection ends. Each session has a home, the shard that keeps it; a hash of the
+//! client id chooses the home. When a session ends, its home publishes the will and releases the session's messages.
 //!
 //! A *turn* is a pass of the shard's loop.
 
@@ -43,7 +43,7 @@ impl Shard {
         };
         if matches!(opening, OpenOutcome::Claimed { .. }) {
             let (now, mqtt) = (clients.ctx.now, &clients.ctx.world.settings.mqtt);
-            sessions.note_takeover(client.0, now, mqtt.takeovers_per_minute);
+            sessions.count_takeover(client.0, now, mqtt.takeovers_per_minute);
             clients.meter.stats.takeovers += 1;
         }
         count_sessions(clients, sessions, before);
@@ -51,13 +51,13 @@ impl Shard {
         let will = answer_claim(clients, &mut front.subs, (shard, to), owner, opening);
         self.publish_will_once(client.1.into(), None, will);
         if let Some(token) = token.filter(|_| is_refused) {
-            // The record of the claim has already begun a session in the log, so the log must end it.
+            // The record of the claim has begun a session in the log, so the log must get a record of its end.
             let has_ended = true;
             self.record_state_or_end(client.1, Some(LeftSession { token, has_ended }), 0);
         }
     }
 
-    /// Whether a connection must not take over its session now, since connections have taken it over from each other too often.
+    /// Whether a connection must not take over this session now, since connections have taken the session over from each other too often.
     pub(super) fn refuses_takeover(&mut self, hash: u32, client: &[u8]) -> bool {
         let clients = &mut self.front.clients;
         let (now, per_minute) = (

@@ -1,10 +1,11 @@
-//! The shadow of a partition: a home (the component of a shard that stores topics) without clients, which writes the checkpoints. The shadow
-//! reads the last checkpoint, applies the rest of the log, drops the messages that the serving home has dropped, and writes a new checkpoint.
-//! The serving home continues meanwhile.
+//! The shadow of a partition is a second home (the part of a shard that keeps topics) of this partition, without clients. It makes the checkpoints: it
+//! restores the last checkpoint, replays the log after it, removes the messages that the serving home has removed, and writes the new checkpoint. The
+//! serving home continues meanwhile.
 //!
-//! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
-//! nothing that the serving home still has. A shadow has what the log has of its partition, with the recorded sessions and the positions of groups, but no
-//! local state: no connections, no members of groups, and no list of filters whose messages are kept.
+//! Invariants: a shadow has replayed no more of the log than the serving home has applied, so if the serving home lacks a message, it has removed the
+//! message. A shadow removes no message that the serving home still has. A shadow has what the log has of its partition,
+//! with the recorded sessions and the positions of groups, but no local state: no connections, no members of groups, and no list of filters whose
+//! messages are kept.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,9 +22,9 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
-/// A retry is admitted only within this many seconds after its message was published. That is longer than a publish can wait for the engine (the
-/// writer of the log).
-const RETRY_S: u32 = 60;
+/// A shadow keeps the answer to an idempotency key this many seconds longer than the key is valid: a retry that was admitted in time may reach the log
+/// later. A publish waits for the engine (the writer of the log) for less than this time.
+const LATE_RETRY_S: u32 = 60;
 
 /// The shadow of a partition: a home without clients.
 pub struct Shadow {
@@ -31,33 +32,34 @@ pub struct Shadow {
     partition: PartitionId,
     /// The time of the newest batch, by the log's clock, in seconds.
     newest_batch_s: u32,
-    /// The topic row with which the next order to the serving home begins. An order asks for the oldest offset that the home still has of some topics.
+    /// The topic row with which the next [order](Shadow::next_floors_order) to the serving home begins.
     next_topic_row: u32,
-    /// The topic rows of the last order, whose answer has not come.
+    /// The topic rows of the order whose answer has not come yet.
     asked_rows: Vec<u32>,
 }
 
 impl Shadow {
-    /// The state that a server's shadows share, with one shard for each partition. Only rules limit what shadows keep. `epoch` is that of the
-    /// checkpoint's head. The next start puts its own epoch in place of this one into the positions of sessions.
-    pub fn world(of: &World, epoch: u32) -> Arc<World> {
-        let mut settings = of.settings.clone();
+    /// The state that all shadows of a server share, made from the server's own. It has one shard for each partition. Shadows remove messages only by
+    /// the rules, so all limits of memory are off. `epoch` is the epoch in the checkpoint's head; a start that restores the checkpoint puts its own epoch
+    /// into the positions of sessions.
+    pub fn world(served: &World, epoch: u32) -> Arc<World> {
+        let mut settings = served.settings.clone();
         settings.limits.log_bytes = usize::MAX;
         settings.limits.log_bytes_per_address_max = 0;
         settings.publish.idempotency_keys = usize::MAX;
         Arc::new(World {
-            admission: Admission::new(&settings, of.seed),
-            rules: of.rules.clone(),
+            admission: Admission::new(&settings, served.seed),
+            rules: served.rules.clone(),
             settings,
-            shards: of.partitions,
-            homes: of.partitions,
+            shards: served.partitions,
+            homes: served.partitions,
             epoch,
             writer: None,
-            ..*of
+            ..*served
         })
     }
 
-    /// Begins to read a partition's checkpoint. `now` is the time of its newest batch by the log's clock.
+    /// An empty home into which the caller reads the partition's last checkpoint. `now` is the time of the newest batch in it, by the log's clock.
     pub fn restored(world: &Arc<World>, partition: PartitionId, now: Now) -> Restored {
         Restored::new(world.clone(), partition, now).without_local_state()
     }
@@ -97,9 +99,9 @@ impl Shadow {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// Drops everything that has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
+    /// Removes everything that has expired. The present is `now`, or the time of the newest batch if the log is replicated. Called after the last batch.
     pub fn drop_expired(&mut self, now: Now) {
-        self.shard.apply_rest_of_sessions();
+        self.shard.replay_waiting_sessions();
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_replicated() {
             true => Now {
@@ -109,23 +111,24 @@ impl Shadow {
             false => now,
         };
         self.shard.front.clients.ctx.now = now;
-        let answers_s = self.newest_batch_s.saturating_sub(RETRY_S);
+        let answers_s = self.newest_batch_s.saturating_sub(LATE_RETRY_S);
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
-    /// The order that asks the serving home about the next topics, at most `limit` of them; `None` after the last topic.
+    /// The order that asks the serving home for the floors of the next topics, at most `limit` of them; `None` after the last topic. The *floor* of a
+    /// topic is the last offset that the topic's log has lost.
     pub fn next_floors_order(&mut self, limit: usize) -> Option<Control> {
-        let asked = self.next_topic_row;
+        let first_row = self.next_topic_row;
         let home = self.home();
-        let (found, next) = home.topics.topics_from(asked, limit);
-        let names: Vec<Box<[u8]>> = found.iter().map(|(_, name)| (*name).into()).collect();
-        let rows = found.iter().map(|(id, _)| *id).collect();
+        let (topics, next_row) = home.topics.topics_from(first_row, limit);
+        let names: Vec<Box<[u8]>> = topics.iter().map(|(_, name)| (*name).into()).collect();
+        let rows = topics.iter().map(|(row, _)| *row).collect();
         let sequence = home.logs.sequence(0);
-        (self.next_topic_row, self.asked_rows) = (next, rows);
+        (self.next_topic_row, self.asked_rows) = (next_row, rows);
         (!names.is_empty()).then_some(Control::Floors(self.partition, sequence, names))
     }
 
-    /// Applies the answer ([`Report::Floors`](crate::Report::Floors)): drops the messages that the serving home no longer has.
+    /// Applies the answer to the last order ([`Report::Floors`](crate::Report::Floors)): removes the messages that the serving home no longer has.
     pub fn apply_floors(&mut self, floors: &[Option<u64>]) {
         let now = self.shard.front.clients.ctx.now;
         let rows = core::mem::take(&mut self.asked_rows);

@@ -40,8 +40,8 @@ impl Sweep {
     }
 
     /// The next rows, at most `rows_max`, of a table that ends at `end`.
-    pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
-        self.next_row..end.min(self.next_row + most)
+    pub fn rows(&self, rows_max: u32, end: u32) -> Range<u32> {
+        self.next_row..end.min(self.next_row + rows_max)
     }
 
     pub fn count(&mut self, transport: Transport) {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_counts_when_it_is_whole_and_begins_once_a_second() {
+    fn counts_are_those_of_the_last_complete_sweep_and_a_sweep_begins_once_a_second() {
         let mut sweep = Sweep::new(7);
         assert!(!sweep.begin(7) && sweep.begin(8) && !sweep.begin(8));
         assert_eq!(sweep.rows(2, 3), 0..2);

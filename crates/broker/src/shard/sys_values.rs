@@ -109,7 +109,7 @@ pub(super) enum SysValue {
 pub(crate) struct SysTopics {
     /// The counts that this shard has added to the totals.
     pub added: AddedCounts,
-    /// The topics with subscribers, a bit each.
+    /// The topics with subscribers, one bit for each.
     watched: u32,
     /// The second of the next publish.
     due_s: u32,
@@ -134,7 +134,7 @@ impl SysTopics {
         due
     }
 
-    /// Notes whether the topic at this index of [`TOPICS`] has subscribers; returns whether it had.
+    /// Stores whether the topic at this index of [`TOPICS`] has subscribers. Returns whether it had subscribers before.
     pub fn replace_watched(&mut self, topic: usize, is_watched: bool) -> bool {
         let bit = 1 << topic;
         let was_watched = self.watched & bit != 0;

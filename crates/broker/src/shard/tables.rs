@@ -16,7 +16,7 @@ pub struct Tables {
     pub sides: usize,
     /// Topics to which connections of this shard subscribe, with the index.
     pub carrier_topics: usize,
-    /// Topics of this shard's home (the component that stores topics), with the index.
+    /// Topics of this shard's home (the part that keeps topics), with the index.
     pub home_topics: usize,
     /// MQTT sessions, with the index.
     pub sessions: usize,
@@ -65,13 +65,13 @@ impl Shard {
                 _ => self.sweep.last_counts(),
             },
             deliveries: self.front.feed.deliveries.len(),
-            under_way_bytes: self
+            in_flight_bytes: self
                 .front
                 .subs
                 .lanes
                 .to
                 .iter()
-                .map(|lane| lane.under_way_bytes)
+                .map(|lane| lane.in_flight_bytes)
                 .sum(),
             turns_held: self.front.subs.lanes.turns_held(),
             waiting: self.front.queues.len()

@@ -32,7 +32,7 @@ impl Shard {
         if self.is_stopped {
             return None;
         }
-        // One tick more than the table needs, so that the sweep ends before the next one begins.
+        // The time is divided by one tick more than the table needs, so that the sweep ends before the next sweep begins.
         let clients = &self.front.clients;
         let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
         let ticks = if self.sweep.is_crowded {
@@ -86,7 +86,7 @@ impl Shard {
         for slot in rows {
             let is_spent =
                 self.review.looks_for_members() && self.front.clients.meter.work.is_spent();
-            // The work for a connection's members is known only afterwards.
+            // The work to end a connection depends on the topics that it leaves, and is known only afterwards.
             if self.front.clients.scratch.ends.len() >= ends_most || is_spent && slot > first {
                 until = slot;
                 break;
@@ -123,7 +123,7 @@ impl Shard {
                 protocol_of!(AllProtocols, state, each_second(&mut self.front, slot, io));
             }
         }
-        // Counted afterwards, so that the rows do not use the budget of the search for members.
+        // The rows are counted at the end, so that they do not use the budget of the connections that end.
         let visited = (until - first) as usize;
         self.front.clients.meter.work.steps.add(visited);
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most || until < last;

@@ -48,7 +48,7 @@ impl Front {
                 continue;
             }
             let reason = match is_deleted {
-                true if note_early_deletion(&mut self.clients.conns, slot, topic) => continue,
+                true if store_early_deletion(&mut self.clients.conns, slot, topic) => continue,
                 true => Reason::Deleted,
                 false => Reason::Displaced,
             };
@@ -64,9 +64,9 @@ impl Front {
     }
 }
 
-/// Notes the deletion of a topic whose answer the connection has got, if the connection's request has several topics and still waits for the
-/// answers of others. Returns whether the deletion was noted.
-fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
+/// If the connection's request has several topics, has got the answer of this topic and waits for others: stores that this topic was deleted, and returns
+/// true.
+fn store_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.consumer.state != State::Waiting || !row.has_option(SUBSCRIPTION_LIST) {
         return false;

@@ -1,5 +1,5 @@
-//! Publishes the wills of recorded MQTT sessions, each of them once. The will stays in the log with its session until the will's message is in
-//! the log of its topic. After a crash between the two, the will is published again under the same key, so the topic's home recognises it.
+//! Publishes the wills of recorded MQTT sessions, each of them once. The log of sessions keeps the will until the will's message is in the log of its
+//! topic. After a crash between the two, the will is published again under the same key, so the topic's home recognises the second message.
 //!
 //! Deliberately not here: when a will is due (`home/sessions/absent.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
@@ -19,8 +19,8 @@ use crate::shard::published_wills::{PublishedWill, WaitingClaim};
 use crate::shard::sessions::publish_will;
 
 impl Shard {
-    /// Publishes the will of the session with this name. When the log has the message, a recorded session is
-    /// [recorded](Shard::record_state_or_end) again without the will. `session` is `None` if another connection holds the session now.
+    /// Publishes the will of the session with this name. If sessions are recorded, the session is [recorded](Shard::record_state_or_end) again without
+    /// the will when the log has the message. `session` is `None` if another connection holds the session now.
     pub(super) fn publish_will_once(
         &mut self,
         name: Box<[u8]>,
@@ -38,8 +38,8 @@ impl Shard {
             return;
         }
         self.published_wills.last_number = self.published_wills.last_number.wrapping_add(1);
-        let part = self.published_wills.last_number;
-        let to = ReplyTo::for_will(part);
+        let number = self.published_wills.last_number;
+        let to = ReplyTo::for_will(number);
         let published = PublishedWill {
             name,
             session,
@@ -52,17 +52,17 @@ impl Shard {
         let is_replicated = front.clients.ctx.world.replicates_sessions();
         if !is_replicated && session.is_some() {
             let wills = &mut self.published_wills;
-            wills.note_unpublished(&published.name, token);
+            wills.insert_unpublished(&published.name, token);
         }
         let published = PublishedWill {
             again: (!is_replicated).then_some(will),
             ..published
         };
         let counts = &self.front.clients.ctx.world.admission;
-        self.published_wills.insert(part, published, counts);
+        self.published_wills.insert(number, published, counts);
     }
 
-    /// Publishes the will of a retired token: its partition at this home, and its number.
+    /// Publishes the will of a retired token. `retired` is the index of the token's partition at this home, and the token's number.
     pub(super) fn publish_retired_will(&mut self, will: Box<Will>, retired: (usize, u64)) {
         self.publish_will_once(Box::default(), None, Some(will));
         if let Some(published) = self.published_wills.newest_mut() {
@@ -70,8 +70,8 @@ impl Shard {
         }
     }
 
-    /// Notes the will of a connection that ends, if the will is due then.
-    pub(super) fn note_will_of_end(&mut self, ask: &Ask) {
+    /// Stores that claims must wait for the will of a connection that ends, if the will is due at once.
+    pub(super) fn store_will_of_end(&mut self, ask: &Ask) {
         let Ask::SessionClose(session) = ask else {
             return;
         };
@@ -84,12 +84,13 @@ impl Shard {
         if let Some(will) = will.filter(|will| will.token != 0)
             && let Some(name) = self.sessions.name_of(session.id)
         {
-            self.published_wills.note_unpublished(name, will.token);
+            self.published_wills.insert_unpublished(name, will.token);
         }
     }
 
-    /// Publishes the will that a claim makes due. The claim waits for that, and for a will that is in flight, since its record removes the will from
-    /// the log. Later claims to the session wait after this claim; the oldest one is refused if too many wait. Returns a request that need not wait.
+    /// Publishes the will that a claim makes due, and makes the claim wait. The record of a claim removes the will of the session from the log, so the
+    /// claim waits until the will is in the log of its topic; so it does for a will of the session that is in flight already. Later claims to the session
+    /// wait after this claim; if too many wait, the oldest claim is refused. Returns a request that need not wait.
     pub(super) fn wait_for_will(&mut self, from: ShardId, ask: Ask) -> Option<Ask> {
         let Ask::SessionOpen {
             hash,
@@ -115,7 +116,7 @@ impl Shard {
             return Some(ask);
         };
         if token == 0 {
-            // The will is of a time before sessions were recorded, so the log has no record of it that the claim could remove.
+            // The will is from before sessions were recorded. So the log has no record of the will that the claim could remove.
             self.publish_will_once(name, None, due);
             return Some(ask);
         }
@@ -131,12 +132,12 @@ impl Shard {
     /// Records the sessions whose wills are now in the log.
     pub(super) fn finish_wills(&mut self) {
         let mut begins_again = false;
-        for (part, outcome) in
+        for (number, outcome) in
             core::mem::take(&mut self.front.clients.protocol_state.published_wills)
         {
             let ctx = &self.front.clients.ctx;
             let counts = &ctx.world.admission;
-            let Some(published) = self.published_wills.remove(part, counts) else {
+            let Some(published) = self.published_wills.remove(number, counts) else {
                 continue;
             };
             if ctx.world.replicates_sessions() {
@@ -144,9 +145,9 @@ impl Shard {
                 let session = (ctx.hash_and_home_of(name).0, name);
                 let is_kept = match (outcome, published.retired) {
                     (WillOutcome::Published, _) => false,
-                    // If it is unknown, the log has stored the message too late, so the message is void at all nodes.
-                    (_, Some(retired)) => {
-                        self.sessions.note_retired_will_refused(retired, now);
+                    // An unknown outcome means that the log has stored the message too late, so the message is void at all nodes.
+                    (_, Some((at, number))) => {
+                        self.sessions.publish_retired_will_later(at, number, now);
                         true
                     }
                     (_, None) => (self.sessions).keep_refused_will(session, published.will, now),
@@ -164,8 +165,8 @@ impl Shard {
         }
     }
 
-    /// Records the session of a will that was published, or given up. On one machine a will that was refused is published again later, while the
-    /// claims that wait for it go on.
+    /// Records the session of a will that was published, or given up. On a single node a will that was refused is published again later, but the claims
+    /// that wait for the will continue now.
     fn finish_will(&mut self, published: PublishedWill, outcome: WillOutcome) {
         let will = published.will;
         let claims = self.published_wills.take_claims(&published.name, will);
@@ -184,9 +185,9 @@ impl Shard {
         }
     }
 
-    /// Keeps a will that was refused, to publish it again. If it is unknown whether the log has the will, its token prevents a second message.
-    /// `is_claimed`: another connection gets the session now. Returns the will if it is given up: it was refused for long, or its session has ended,
-    /// memory is short and the client holds much.
+    /// Keeps a will that was refused, to publish it again. If the log has stored the message after all, the will's token prevents a second message.
+    /// `is_claimed`: another connection gets the session now. Returns the will if it is given up: because it was refused for too long, or because its
+    /// session is not away, memory is short, and the client holds much.
     fn keep_refused_will(
         &mut self,
         mut published: PublishedWill,

@@ -4,7 +4,7 @@ use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// Waiting asks (requests to this shard's home, the component that stores topics) get at most the steps of a turn divided by this number.
+/// Waiting asks (requests to this shard's home, the part that keeps topics) get at most the steps of a turn divided by this number.
 /// Then a page (a run of past messages) and a connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
@@ -32,8 +32,8 @@ impl Shard {
     }
 
     /// Continues the work of earlier turns, until half of the budget is spent. Asks, a page and a connection continue in rotation, so that
-    /// each kind of work makes progress in every turn, however much of the others waits. Asks get half of that half: the members of groups
-    /// send an ask with credit for each message of a page, and publishes wait after these asks.
+    /// each kind of work makes progress in every turn, however much of the others waits. Asks get half of these steps: for each message of a page to a
+    /// group, a member sends an ask that gives back credit, and publishes wait behind these asks.
     pub(crate) fn continue_waiting_work<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

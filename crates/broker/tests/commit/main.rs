@@ -462,7 +462,7 @@ fn publishers_wait_for_credit_until_what_is_under_way_is_kept() {
         server.commit();
         assert_eq!(server.statuses(publisher), [202; 8]);
         for shard in &server.0.shards {
-            assert_eq!(shard.accounts().under_way_bytes, 0);
+            assert_eq!(shard.accounts().in_flight_bytes, 0);
         }
     }
 }

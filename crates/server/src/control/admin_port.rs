@@ -3,7 +3,7 @@
 //! When `admin.connections_max` connections are open, the port closes an unauthenticated connection to make room for a new one
 //! ([`super::connection_slots`]). If all are authenticated, the new connection is an *overflow* connection and may send one request: the
 //! port answers probes of `/healthz` and `/readyz`, and refuses other requests with the reason. At most [`OVERFLOW_MAX`] overflow
-//! connections are open. When one more arrives, the port closes the oldest, so that a flood of them keeps no client out for long.
+//! connections are open. When one more arrives, the port closes the oldest, so that a flood of overflow connections keeps no client out for long.
 //!
 //! Deliberately not here: the checks of requests ([`super::request_guard`]), and a timeout for sending an answer, since event streams have
 //! no end.
@@ -147,7 +147,7 @@ impl AdminPort {
         self.overflow_tasks.push_back(answered.abort_handle());
         if self.overflow_tasks.len() > OVERFLOW_MAX {
             let oldest = self.overflow_tasks.pop_front();
-            oldest.iter().for_each(AbortHandle::abort); // does nothing if it has ended
+            oldest.iter().for_each(AbortHandle::abort); // does nothing if the task has ended
         }
     }
 

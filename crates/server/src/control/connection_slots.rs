@@ -1,8 +1,8 @@
 //! The slots for connections of the admin port. When all are taken, a new connection may replace an unauthenticated one.
 //!
-//! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set, or with a signature of Pusher's server API). When all slots are taken, a new
-//! connection replaces a stranger: the oldest stranger of the address that has the most strangers. So a client that sends its request at
-//! once gets through, even if many strangers connect. An authenticated connection is never closed for another.
+//! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set, or with a signature of Pusher's server API).
+//! When all slots are taken, a new connection replaces a stranger: the oldest stranger of the address that has the most strangers. So a client that sends
+//! its request at once gets through, even if many strangers connect. An authenticated connection is never closed to make room for another connection.
 //!
 //! Deliberately elsewhere: the checks of requests ([`super::request_guard`]), and connections that get no slot ([`super::admin_port`]).
 
@@ -33,8 +33,8 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// Whether a connection is authenticated: the request guard accepted one of its requests, or Pusher's server API its signature. Each request
-/// carries a reference to the flag, so that they can set it.
+/// Whether a connection is authenticated: the request guard has accepted one of its requests, or Pusher's server API has accepted a signature. Each request
+/// carries a reference to the flag, so that guard and API can set it.
 #[derive(Clone, Default)]
 pub struct AuthenticatedFlag(Arc<AtomicBool>);
 
@@ -90,7 +90,7 @@ impl ConnectionSlots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for a new connection from `peer`. Also returns whether a stranger was closed to free the slot. None if all slots belong
+    /// Takes a slot for a new connection from `peer`, and returns whether a stranger was closed to free the slot. None if all slots belong
     /// to authenticated connections.
     pub fn take(self: &Arc<ConnectionSlots>, peer: IpAddr) -> Option<(Slot, bool)> {
         let address = Party::of_address(Client::from_address(peer, 0));

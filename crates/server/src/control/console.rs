@@ -45,8 +45,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Headers of every file. Browsers revalidate each file, since another version of the server may have other files. The entity tag makes
-/// that cheap.
+/// Headers of every file. Browsers revalidate each file, since another version of the server may have other files. The entity tag makes the revalidation
+/// cheap.
 const HEADERS: &[(header::HeaderName, &str)] = &[
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -103,13 +103,13 @@ mod tests {
     const BUNDLE_BYTES_MAX: usize = 150_000;
 
     #[test]
-    fn the_page_with_all_its_files_is_small() {
+    fn files_of_the_page_are_small() {
         let bytes: usize = FILES.iter().map(|file| file.content.len()).sum();
         assert!(bytes < BUNDLE_BYTES_MAX, "{bytes} bytes");
     }
 
     #[test]
-    fn the_policy_permits_nothing_within_the_page_and_nothing_from_elsewhere() {
+    fn content_security_policy_permits_neither_inline_code_nor_foreign_origins() {
         for word in ["unsafe", "http:", "https:", "data:", "blob:", "*"] {
             assert!(!POLICY.contains(word), "{word}");
         }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_has_the_file_is_told_so() {
+    fn browser_that_has_the_file_gets_not_modified() {
         let tag = HeaderValue::from_static("\"00\"");
         let asked = |text: &str| {
             let mut headers = HeaderMap::new();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_trusted_but_the_certificate_that_handshakes_are_done_with_now() {
+    fn only_the_present_certificate_of_the_data_port_is_trusted() {
         let ((first, shown), (second, later)) = (source(), source());
         let handle = Handle::new(first).unwrap();
         let pinned = PinnedCertificate {

@@ -4,7 +4,7 @@
 //!
 //! The polled node answers with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing,
 //! or the polled node has lost changes, a new stream begins. If the old stream had listed all topics, its topics stay valid until the new stream has
-//! listed all; otherwise they are dropped at once. A node without followers does not poll, and other nodes keep no state for it.
+//! listed all topics; otherwise they are dropped at once. A node without followers does not poll, and other nodes keep no state for it.
 //!
 //! Bounds: an answer has at most [`CHANGES_BYTES_MAX`] bytes of names, plus one page. A node sends answers only on request, so the polling
 //! node sets the pace. If the followers of a node have more than [`FILTERS_MAX`] different filters, the node asks for all topics. The limit
@@ -37,7 +37,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// If a node has not polled for this time, its stream ends.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// If followers add filters that a stream does not cover, a new stream begins, but only if the old one is complete and at least this old. Otherwise each
+/// If followers add filters that a stream does not cover, a new stream begins. The old stream must be complete and at least this old: otherwise each
 /// follower that comes and goes would cause another list of all topics.
 const STREAM_AGE_MIN: Duration = Duration::from_secs(5);
 /// The maximum number of different filters in a question.
@@ -56,13 +56,12 @@ const CHANGES_PER_ORDER_MAX: usize = 512;
 /// Delay before a lost NATS subscription is renewed, and time between two checks whether this node has a new name.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a node with followers sends to another node in a poll. `polling_node` is the name of the polling node.
+/// A poll: a node with followers (the polling node) sends it to another node.
 #[derive(Serialize, Deserialize)]
 struct FollowQuestion {
     #[serde(rename = "by")]
     polling_node: String,
-    /// The polling node's number for the stream, and the count of answers that the polling node has received in this stream. A question
-    /// with 0 answers begins a new stream.
+    /// The polling node's number for the stream.
     stream: u64,
     answers: u64,
     /// The filters of the stream's topics. Set in the first question of a stream only.
@@ -527,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_changes_of_topics_that_may_exist_are_taken_from_other_nodes() {
+    fn change_from_another_node_is_refused_if_its_topic_cannot_exist() {
         assert_eq!(parse_change("+a/b"), Some((true, &b"a/b"[..])));
         assert_eq!(parse_change("-a"), Some((false, &b"a"[..])));
         let long = format!("+{}", "x".repeat(70_000));

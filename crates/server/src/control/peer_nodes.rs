@@ -167,8 +167,8 @@ impl PeerNodes {
         })
     }
 
-    /// Asks all other nodes. `parts` divides an answer into the node's writer number and the rest. Returns these rests, and the names of the nodes that
-    /// have not answered in time. None if this is not a node of a cluster.
+    /// Asks all other nodes. `parts` divides an answer into the writer number of the node and its content. Returns the contents, and the names of the nodes
+    /// that have not answered in time. None if this is not a node of a cluster.
     pub async fn ask_others<A: DeserializeOwned, T>(
         &self,
         question: Vec<u8>,
@@ -195,7 +195,7 @@ impl PeerNodes {
                     let Some(answer) = answers.next().await else {
                         return;
                     };
-                    // An answer to another question has another form, and this node answers too.
+                    // Answers to other questions arrive here, too: they have another form. This node's own answer also arrives.
                     if let Ok(answer) = serde_json::from_slice::<A>(&answer)
                         && let (writer, rest) = parts(answer)
                         && missing.remove(&writer).is_some()
@@ -384,8 +384,7 @@ impl PeerNodes {
     }
 }
 
-/// Nodes whose rules differ from this node's rules, by writer number: the digest of the other node's rules, and the digest of this node's
-/// rules.
+/// The nodes whose rules differ from this node's rules. By writer number: the digest of that node's rules, and the digest of this node's rules.
 type DifferingRules = BTreeMap<String, (String, String)>;
 
 /// Whether these digests prove that the rules differ. Digests of different versions cannot be compared.

@@ -1,10 +1,11 @@
-//! Learns from the other nodes of a cluster who is present at which topic: asks each node several times a second, and answers the questions of others
-//! (`broker/src/mail/peer_presence.rs` has the protocol, and what each side concludes). Nothing of it is in the log.
+//! Learns from the other nodes of a cluster which members their topics have: polls each node several times a second, and answers the questions of other
+//! nodes. `broker/src/mail/peer_presence.rs` describes the protocol. None of this is in the log.
 //!
 //! A node is dead only when the log says so. Until then, its members stay as they were when the node last answered.
 //!
-//! Bounds: a node asks one question at a time of each other node, and waits for the answer at most [`ANSWER_TIMEOUT`]. No poll waits for the answers of
-//! another node. A node answers one question at a time, and sends one order to one shard for each answer. A node asks only if some rule has presence.
+//! Bounds: a node asks each other node one question at a time, and waits for the answer at most [`ANSWER_TIMEOUT`]. The poll of one node does not wait for
+//! answers of other nodes. A node answers one question at a time, and sends one order to one shard for each answer. A node polls only if some rule has
+//! presence.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -32,16 +33,16 @@ use crate::lifecycle::shards::Shards;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Delay before a lost NATS subscription is renewed. This node's name for questions may change, which is checked as often.
+/// Delay before a lost NATS subscription is renewed. After the same time it is checked whether this node's name for questions has changed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The maximum number of answers that are read from a node in one poll, and the time after which it is asked no further question in this poll, so that
-/// a node that is dead is soon forgotten. The next poll goes on with the next question.
+/// The maximum number of questions that a node is asked in one poll. The next poll continues with the next question.
 const ANSWERS_PER_POLL_MAX: usize = 64;
+/// After this time, a poll asks no further question, since a node that has died is forgotten only between two polls.
 const POLL_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of changes in one order to a home. So many changes take a home some hundred microseconds.
 const CHANGES_PER_ORDER_MAX: usize = 512;
 
-/// What the asking side and the answering side share.
+/// The state of the asking side and of the answering side.
 #[derive(Clone)]
 pub struct PresenceSync {
     lifecycle: Lifecycle,
@@ -49,20 +50,22 @@ pub struct PresenceSync {
     peer_nodes: PeerNodes,
 }
 
-/// Another node, as far as it is polled.
+/// The state that a poll of another node needs.
 struct Polled {
     node: PolledNode,
-    /// The number of changes of the rules when it was last asked for all members.
+    /// The number of changes of the rules at the time when the node was last asked for all members.
     rules_changes: u32,
     /// Whether members are missing here because memory was short.
     has_left_out: bool,
 }
 
-/// What is known of another node while it is polled, too.
+/// Another node.
 struct KnownNode {
+    /// The number by which the homes know the node.
     slot: u8,
+    /// See [`PolledNode::heard_s`], as of the last poll that has ended.
     heard_s: u32,
-    /// `None` while a poll runs.
+    /// `None` while a poll of the node runs.
     polled: Option<Polled>,
 }
 
@@ -78,7 +81,7 @@ impl PresenceSync {
                 shards,
                 peer_nodes,
             };
-            // The age of what this node knows counts from here on until all nodes have answered.
+            // Until all nodes have answered, the age of this node's knowledge counts from here on.
             this.world().admission.note_presence(now_s());
             tokio::spawn(this.clone().serve());
             tokio::spawn(this.poll());
@@ -155,7 +158,7 @@ impl PresenceSync {
             tokio::select! {
                 _ = ticks.tick() => {
                     let former = std::mem::replace(&mut world, self.world());
-                    // Homes have left out members for which the former rules had no room.
+                    // The former rules may have had no room for some members, which homes have left out.
                     if !former.rules.lists_same_members(&world.rules) {
                         rules_changes += 1;
                     }
@@ -219,13 +222,13 @@ impl PresenceSync {
         Some(own)
     }
 
-    /// Forgets nodes, whose members leave. A node whose poll runs is forgotten later.
+    /// Forgets these nodes, and makes their members leave. A node whose poll runs is forgotten later.
     async fn drop_nodes(&self, nodes: &mut KnownNodes, is_gone: impl Fn(&u64) -> bool) {
         let gone = nodes.iter();
         let gone = gone.filter(|(writer, it)| is_gone(writer) && it.polled.is_some());
         let gone: Vec<(u64, u8)> = gone.map(|(writer, it)| (*writer, it.slot)).collect();
         for (writer, slot) in gone {
-            // A shard that does not answer is asked again in the next poll.
+            // If a shard does not answer, the next call tries again.
             if self
                 .remove_members(|from| Order::Drop(slot, from))
                 .await
@@ -266,13 +269,13 @@ impl PresenceSync {
                 return;
             };
             let answer = self.ask_node(writer, &question).await;
-            let Some(news) = node.note_answer(&question, answer, now_s()) else {
+            let Some(steps) = node.take_answer(&question, answer, now_s()) else {
                 for home in 0..self.world().homes {
                     self.ask_home(home, Order::Silent(slot)).await;
                 }
                 return;
             };
-            if let Some(process) = news.begins {
+            if let Some(process) = steps.begins {
                 for home in 0..self.world().homes {
                     let order = Order::BeginSnapshot(slot, process);
                     if self.ask_home(home, order).await.is_none() {
@@ -280,11 +283,11 @@ impl PresenceSync {
                     }
                 }
             }
-            match self.apply(slot, &news.changes).await {
+            match self.apply(slot, &steps.changes).await {
                 Some(has_room) => polled.has_left_out |= !has_room,
                 None => return node.begin_again(),
             }
-            if news.ends_snapshot
+            if steps.ends_snapshot
                 && self
                     .remove_members(|from| Order::EndSnapshot(slot, from))
                     .await
@@ -302,8 +305,8 @@ impl PresenceSync {
         PeerAnswer::parse(&answer.ok()??)
     }
 
-    /// Passes changes to the homes, without members whose info is not valid. Returns whether there was room in memory for all; `None` if a home does not
-    /// answer.
+    /// Passes changes to the homes, without members whose info is not valid. Returns whether there was room in memory for all changes; `None` if a home does
+    /// not answer.
     async fn apply(&self, slot: u8, changes: &PeerChanges) -> Option<bool> {
         let mut had_room = true;
         let placement = self.world().placement();

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_understood() {
+    fn memory_of_this_process_is_read_from_proc() {
         assert_eq!(
             bytes_of_line("Rss:  7 kB\nPss:      12 kB\n", "Pss:"),
             Some(12 << 10)

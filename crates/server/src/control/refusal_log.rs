@@ -1,8 +1,8 @@
 //! Tells the operator in the log that clients are refused or lose messages, with the remedy, at a limited rate.
 //!
 //! A task reads the counters of all shards once a second, which costs the shards nothing. If a counter has grown, the task asks the shards
-//! for the name of a client or topic as an example, and logs one line for all shards. Each kind of line is logged at most once a minute,
-//! but earlier if the name is new: so an operator who corrects one setting sees at once why the next attempt fails.
+//! for the name of a client or topic as an example, and logs one line for all shards. Each kind of line is logged at most once a minute. A line with a new
+//! name is logged earlier, so that an operator who corrects one setting sees at once why the next attempt fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,8 +174,7 @@ impl LoggedNames {
         self.logged.len() < NAMES_MAX
     }
 
-    /// The names for a line: the names in `found` that were not logged yet. If there are none and the line is due, a name that occurred
-    /// again.
+    /// The names for a line: those of `found` that were not logged yet. If there are none and the line is due, a logged name that has occurred again.
     fn new_names(&mut self, found: Vec<String>, due: bool) -> Option<String> {
         if due {
             self.logged.clear();

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_names_are_hosts() {
+    fn host_must_be_a_name_of_the_admin_port() {
         let guard = new_guard("", &["Admin.example"]);
         for (host, expected) in [
             ("127.0.0.1:8801", 200),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_of_the_target_counts_before_that_of_the_field() {
+    fn host_in_the_target_overrides_the_host_field() {
         let guard = new_guard("", &["admin.example"]);
         for (target, host, expected) in [
             ("http://127.0.0.1:8801/api/v1/stats", "rebound.example", 200),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_on_all_addresses_is_named_by_each_of_them_and_by_no_name() {
+    fn port_on_all_addresses_accepts_any_ip_address_as_host_and_no_foreign_name() {
         for address in ["0.0.0.0:8801", "[::]:8801"] {
             let guard = guard_at(address, "", &["admin.example"]);
             for (host, origin, expected) in [
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_elsewhere_gets_nothing_without_an_origin_either() {
+    fn request_of_a_foreign_page_without_an_origin_is_refused() {
         let guard = new_guard("", &[]);
         let name = header::HeaderName::from_static;
         let host = (header::HOST, "localhost:8801");
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_wanted_where_something_is_told_or_done() {
+    fn token_is_needed_for_the_api_and_metrics_but_not_for_probes_and_the_console() {
         let guard = new_guard("s3cret", &[]);
         let host = (header::HOST, "localhost:8801");
         let ask = |path, authorization| {

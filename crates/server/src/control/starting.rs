@@ -20,8 +20,7 @@ const NOT_READY_TEXT: &str = "the server reads its log, and serves clients when 
 /// `Retry-After`, in seconds.
 const RETRY_AFTER_S: &str = "1";
 
-/// Time to finish the requests that are in flight when the server is ready: a load balancer counts a probe as failed if its connection is
-/// reset.
+/// When the server is ready, the requests in flight have this time to finish. A load balancer counts a probe as failed if its connection is reset.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time between two checks whether all connections have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);

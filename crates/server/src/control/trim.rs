@@ -1,8 +1,8 @@
 //! Returns freed memory to the kernel. Otherwise the allocator would keep the memory that ended connections, flushed outboxes, partial
 //! requests and purged logs have freed.
 //!
-//! A trim is due after a burst of ended connections, or if no shard accounts for much of the resident memory. Both conditions are checked
-//! once a second, which is cheap.
+//! A trim is due after a burst of ended connections, or if the process has much more resident memory than all shards account for. Both conditions are
+//! checked once a second, which is cheap.
 //!
 //! The control thread trims, not a shard, because the allocator locks an arena while it trims the arena. A shard waits only if it allocates
 //! from that arena meanwhile.
@@ -22,7 +22,7 @@ use super::{process, stats};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Each check reduces the count of ended connections by 1/16, so that a steady rate of arrivals and departures is never a burst.
 const DECAY_DIVISOR: u64 = 16;
-/// Fewer ended connections do not free enough memory to be worth a trim.
+/// The minimum number of ended connections for a trim: fewer connections do not free enough memory.
 const ENDED_MIN: u64 = 256;
 /// Ended connections are a burst only if at most this many times as many connections are still open: with ten million connections, a few
 /// thousand departures do not matter.
@@ -30,8 +30,8 @@ const REMAINING_PER_ENDED_MAX: u64 = 8;
 /// A burst is over when fewer than 1/64 of its connections have ended in the last second.
 const BURST_OVER_DIVISOR: u64 = 64;
 
-/// Memory is trimmed only if no shard accounts for at least this much resident memory, plus 1/32 of all resident memory. The fraction is
-/// there because the overhead of the allocator grows with the memory in use.
+/// *Unaccounted* memory is resident memory for which no shard accounts. It is trimmed only if it has at least this many bytes plus 1/32 of all resident
+/// memory: the overhead of the allocator, which is unaccounted, grows with the memory in use.
 const UNACCOUNTED_BYTES_MIN: u64 = 16 << 20;
 const OVERHEAD_DIVISOR: u64 = 32;
 /// Memory is not trimmed if a second has changed it by 1/16 of the unaccounted memory or more: the freed memory would soon be needed again.

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_client_leaves_room_to_write_and_has_it_again_when_room_has_come_free() {
+    fn one_client_leaves_room_for_others_and_may_write_again_when_room_is_freed() {
         let disk = Disk::default();
         let [one, other] = [1, 2].map(|n| Client::from_address([192, 0, 2, n].into(), 7));
         let mut free = 9_000;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// The number of counters in each table. Few are enough: even if many small clients share a counter, their sum is little, compared with a client
+/// The number of counters in each table. This is enough: even if many small clients share a counter, they hold little together, compared with a client
 /// that holds very much.
 const COUNTERS: usize = 256;
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_holders_are_told_from_a_large_one() {
+    fn large_holder_is_distinguished_from_many_small_holders() {
         let holdings = Holdings::default();
         let large = Client::from_address([10, 0, 0, 1].into(), 7);
         holdings.add(large, 1_000_000);

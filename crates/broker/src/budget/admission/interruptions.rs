@@ -25,8 +25,8 @@ impl Default for Interruptions {
 }
 
 impl Interruptions {
-    /// The node may have been interrupted before the second `now_s`: all homes have to read to the end of the log. Changes nothing if another home
-    /// has noticed the same in this second.
+    /// Begins an interruption, because the node may have been interrupted before the second `now_s`: all homes must read to the end of the log. Changes
+    /// nothing if another home has begun one in this second.
     pub fn begin(&self, now_s: u32) {
         if self.noticed_s.swap(now_s, Relaxed) == now_s {
             return;
@@ -40,7 +40,7 @@ impl Interruptions {
         self.newest.load(Relaxed) >> HOMES_BITS
     }
 
-    /// A home has read to the end of the log since interruption `number`. Each home calls this once for a number.
+    /// Counts a home that has read to the end of the log since interruption `number`. Each home calls this once for a number.
     pub fn count_read_to_end(&self, number: u64) {
         let counted = |it: u64| (it >> HOMES_BITS == number).then_some(it + 1);
         let _ = self.newest.fetch_update(Relaxed, Relaxed, counted);

@@ -62,7 +62,7 @@ impl KeyCounts {
         self.groups[group].fetch_sub(count, Relaxed);
     }
 
-    /// The number of keys of the largest group, and the number that this group may reach. `places` is the number of places for all groups.
+    /// The number of keys of the largest group, and the number of keys that this group may have at most. `places` is the number of places for all groups.
     pub fn largest_group(&self, places: usize) -> (u64, u64) {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
         let group_count = groups.max().unwrap_or(0) as usize;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_the_largest_group_ends_where_it_is_told() {
+    fn largest_group_gets_as_many_keys_as_its_reported_limit() {
         let keys = KeyCounts::default();
         (0..7).for_each(|_| keys.add(1));
         let (_, told) = keys.largest_group(100);

@@ -2,8 +2,8 @@
 //! filters, questions about credentials, and followers of interest (which topics have subscribers).
 //!
 //! A client may take one more while it holds little, or less than the free amount times a factor: 1 ([`HALF`]), 4 ([`MOST`]) or 8 ([`NEARLY_ALL`]). So
-//! the first client can get half, four fifths or eight ninths, and each further client the same part of the rest. Whatever a few clients take, something
-//! remains for a client that holds little. Nothing is taken away from a client.
+//! the first client can get half, four fifths or eight ninths of the resource, and the next client the same fraction of what is left. Whatever a few
+//! clients take, something remains for a client that holds little. No client loses what it has.
 //!
 //! Clients are keyed hashes of addresses. All clients of unknown address count as one.
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_some_take_something_is_left_for_one_that_has_little() {
+    fn something_is_left_for_a_client_that_holds_little() {
         for (most, times) in [
             (64, HALF),
             (256, HALF),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_has_its_share() {
+    fn single_client_gets_the_fraction_of_its_factor() {
         for (times, share) in [(HALF, 450), (MOST, 720), (NEARLY_ALL, 800)] {
             let all = (0..900).take_while(|own| may_take(*own, 900 - own, times));
             assert_eq!(all.count(), share);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_known_from_half_on_and_forgotten_with_their_rows() {
+    fn holders_are_recorded_while_the_table_is_half_full_and_forgotten_with_their_rows() {
         let (one, other) = (Client::from_number(6), Client::from_number(8));
         let mut holders = Holders::default();
         let mut taken = 0;

@@ -100,8 +100,8 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
     resume_if_behind(clients, queues, slot, serial);
 }
 
-/// Notes that a page of a group that only sends retained messages again was sent up to `offset`. Such a group is never live, since live messages are sent
-/// by the subscription's own group. It ends when the retained messages of all partitions were sent.
+/// Handles a page up to `offset` of a group that only sends retained messages again. Such a group is never live, since the subscription's own group sends
+/// the live messages. It ends when the retained messages of all partitions were sent.
 fn record_retained_page<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -165,7 +165,7 @@ pub(super) fn request_next_filter_pages<C: SubscriptionHandler<P>, P: ProtocolTy
     let mut behind = Vec::new();
     for group in subscriptions.waiting_groups() {
         let mut parts = subscriptions.parts_of(group.serial);
-        // What has no bound is never held back.
+        // Without a bound there is always room.
         let is_held_back = |(_, part): (u32, &FilterPart)| {
             is_bounded && C::page_messages_max(conns, slot, part.id) != u32::MAX
         };

@@ -114,7 +114,7 @@ fn deliver_live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     }
 }
 
-/// The subscriptions that a message comes to by a filter that is live, and the one to its topic, which the second place repeats.
+/// The subscriptions that a message reaches by a live filter, and the subscription to its topic, which the second part of the result repeats.
 fn live_subscriptions<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -146,7 +146,7 @@ fn live_subscriptions<P: ProtocolTypes>(
     (parts, exact)
 }
 
-/// A live subscription has no room for this message: from now on it reads from the log.
+/// Makes a live subscription that has no room for this message read from the log from now on.
 fn fall_back_before<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,

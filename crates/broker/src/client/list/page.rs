@@ -32,7 +32,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
         return handle_refused_attach::<C, P, I>(clients, subs, queues, subscription, page, io);
     }
     let (slot, part) = subscription;
-    // A subscription in the row has noted there that it has fallen behind.
+    // If the client's only subscription is in its row, the row has a flag for a subscription that has fallen behind.
     clients.move_to_list(slot);
     let topic = topic_of(&clients.conns, slot, part);
     if topic == NONE {
@@ -96,7 +96,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     }
 }
 
-/// A home has refused a subscription, or its topic was deleted.
+/// Handles a home's refusal of a subscription, or the deletion of its topic.
 fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -108,7 +108,7 @@ fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     let (slot, part) = subscription;
     clients.move_to_list(slot);
     if C::take_retained_deletion(clients, queues, subscription, page) {
-        // The subscription itself continues, and will learn of the deletion.
+        // Only the request for latest values ends. The subscription itself continues, and will learn of the deletion.
         return;
     }
     if page.attached != AttachOutcome::Gone {
@@ -166,8 +166,8 @@ pub(super) fn send_in_order<'r, C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     first_unsent
 }
 
-/// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages. While bytes wait in the outbox, only those
-/// that no home counts are requested: it may be that the bytes wait for their grants.
+/// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages. While bytes wait in the outbox, requests
+/// only pages of subscriptions that no home counts yet: the bytes may be held until these subscriptions are granted.
 pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -195,7 +195,7 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
         }
         count_asked_pages(&mut clients.conns, slot, 1);
         let name = index_with_serial(&clients.conns, slot, seen.part);
-        request_next_page(clients, subs, slot, &seen, (name, messages_max), false);
+        request_next_page(clients, subs, slot, &seen, name, messages_max, false);
     }
 }
 

@@ -162,7 +162,7 @@ impl World {
                 let slot = node.others.remove(&writer).unwrap().slot();
                 let next = node
                     .table
-                    .remove_gone_members((slot, true), 0, LEAVE_S, now(self.s));
+                    .remove_gone_members(slot, true, 0, LEAVE_S, now(self.s));
                 assert_eq!(next, None);
             }
             for writer in living {
@@ -201,11 +201,11 @@ impl World {
             if may_lose && self.random(4) == 0 {
                 answer = None;
             }
-            let news = polled.note_answer(&question, answer, self.s);
+            let news = polled.take_answer(&question, answer, self.s);
             let members_max = self.nodes[from].has_presence.then_some(MAX);
             let table = &mut self.nodes[from].table;
             let Some(news) = news else {
-                table.note_silent_peer(polled.slot());
+                table.set_peer_silent(polled.slot());
                 break;
             };
             if let Some(process) = news.begins {
@@ -215,7 +215,7 @@ impl World {
                 table.apply_peer_change(polled.slot(), &change, members_max, time);
             }
             if news.ends_snapshot {
-                let next = table.remove_gone_members((polled.slot(), false), 0, LEAVE_S, time);
+                let next = table.remove_gone_members(polled.slot(), false, 0, LEAVE_S, time);
                 assert_eq!(next, None);
             }
         }
@@ -280,7 +280,7 @@ impl World {
                 request: 0,
                 part: 0,
             };
-            node.table.note_ready(TOPIC, 0, to, 0);
+            node.table.set_ready(TOPIC, 0, to, 0);
         }
     }
 
@@ -521,7 +521,7 @@ fn pass_with(
             more,
             changes,
         };
-        let news = polled.note_answer(&question, Some(answer), 1).unwrap();
+        let news = polled.take_answer(&question, Some(answer), 1).unwrap();
         if news.begins.is_some() {
             to.begin_peer_snapshot(1, 5);
         }
@@ -530,7 +530,7 @@ fn pass_with(
             check(to);
         }
         if news.ends_snapshot {
-            to.remove_gone_members((1, false), 0, 0, now(1));
+            to.remove_gone_members(1, false, 0, 0, now(1));
         }
     }
 }
@@ -565,7 +565,7 @@ fn connections_that_other_nodes_only_count_are_in_the_sum_until_they_leave() {
         assert_eq!(counts(&other)[0], 4 - n);
     }
     // The node dies.
-    assert_eq!(other.remove_gone_members((1, true), 0, 0, now(1)), None);
+    assert_eq!(other.remove_gone_members(1, true, 0, 0, now(1)), None);
     assert_eq!((counts(&other), other.is_empty()), ([0, 0], true));
 }
 
@@ -644,11 +644,11 @@ fn leave_of_a_member_names_the_process_of_its_connection_after_its_node_has_gone
     };
     table.add_watcher(TOPIC, (0, to), None, 0);
     tell(&mut table);
-    assert_eq!(table.remove_gone_members((1, true), 0, 5, now(2)), None);
+    assert_eq!(table.remove_gone_members(1, true, 0, 5, now(2)), None);
     table.remove_absent(now(20), 1_000);
     // Before the watcher is told, another node gets the number.
     table.begin_peer_snapshot(1, 6);
-    table.note_ready(TOPIC, 0, to, 0);
+    table.set_ready(TOPIC, 0, to, 0);
     tell(&mut table);
     assert_eq!(seen, [(true, 5), (false, 5)]);
 }
@@ -672,7 +672,7 @@ fn counts_of_a_hostile_node_harm_nothing() {
         assert_eq!(count(&mut table, node, u32::MAX - 1), u32::MAX);
     }
     for node in [1, 2] {
-        assert_eq!(table.remove_gone_members((node, true), 0, 0, now(1)), None);
+        assert_eq!(table.remove_gone_members(node, true, 0, 0, now(1)), None);
     }
     assert!(table.is_empty());
 }
@@ -692,7 +692,7 @@ fn members_of_a_node_that_has_gone_leave_in_bounded_steps() {
     other.take_moved_bytes();
     let (mut next, mut calls) = (Some(0), 0);
     while let Some(from) = next {
-        next = other.remove_gone_members((1, true), from, 0, now(2));
+        next = other.remove_gone_members(1, true, from, 0, now(2));
         let moved = other.take_moved_bytes();
         let longest_move = 4 * members as usize;
         let bound = 1_024 * STEP_BYTES + longest_move;
@@ -786,7 +786,7 @@ fn connection_with_which_a_member_continues_during_a_snapshot_is_known_to_the_ot
         while pass_row(&mut one, &mut other, answers) {
             answers += 1;
         }
-        other.remove_gone_members((1, false), 0, 0, now(1));
+        other.remove_gone_members(1, false, 0, 0, now(1));
         other.remove_absent(now(99), 1_000);
         for table in [&one, &other] {
             let clients = table.read(TOPIC, 0, 1).counts.clients;
@@ -805,7 +805,7 @@ fn member_that_continues_with_a_connection_that_has_gone_leaves_with_the_end_of_
     table.begin_peer_snapshot(1, 5);
     table.leave(TOPIC, conn(1), 0, now(1));
     assert_eq!(table.read(TOPIC, 0, 1).counts.clients, 1);
-    assert_eq!(table.remove_gone_members((1, false), 0, 0, now(1)), None);
+    assert_eq!(table.remove_gone_members(1, false, 0, 0, now(1)), None);
     assert!(table.is_empty());
 }
 

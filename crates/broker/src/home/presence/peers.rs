@@ -1,13 +1,17 @@
-//! Members at the other nodes of a cluster: what this node tells them, and what it has heard of them (`mail/peer_presence.rs`).
+//! Members at the other nodes of a cluster: the streams by which this node tells other nodes of its own members, and the members of other nodes that it
+//! has heard of (`mail/peer_presence.rs`).
 //!
 //! Invariants:
-//! * A stream knows exactly the members in rows before its cursor, and the topics before its other cursor. The cursors find the others.
-//! * A node tells only of its own connections. Each node draws the conclusions from them (who leaves, who continues) by itself.
-//! * A row of another node has the number of the snapshot that last named it. When a snapshot is complete, rows with an earlier number have gone.
+//! * A stream has told exactly the members in rows before its first cursor, and the counts of topics before its second cursor. Changes before the
+//!   cursors are told at once. Other changes need no message, since the cursors come there later.
+//! * A node tells only of its own connections. From these, each node concludes by itself which member leaves, and which continues.
+//! * A row of another node has the number of the last snapshot that has named the connection. When a snapshot is complete, the connections in rows with
+//!   an earlier number are *gone*: the other node has ended them.
 //!
-//! A member may come to this node before the other node knows that it has lost it, or before this node is told so. So a further connection of a user
-//! who is a member already *waits* before it becomes a member of its own. If the former connection ends meanwhile, the member continues with this one.
-//! While a node does not answer, all wait, since the node may be dead: its clients come to other nodes before the log says so.
+//! The client of a member may lose its connection to another node and connect to this node before the other node notices the loss, or before it has told
+//! this node. So a further connection of a user who is a member already *waits* before it becomes a member of its own. If the former connection ends
+//! meanwhile, the member continues with the connection that waits. While a node does not answer, no wait ends: that node may be dead, and its clients
+//! connect to other nodes before the log says that it is dead.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -22,7 +26,7 @@ use crate::mail::peer_presence::{
 use crate::mail::presence::MemberConn;
 use crate::store::slab::NONE;
 
-/// A further connection of a user waits for about this many seconds. A node is polled several times within them.
+/// A further connection of a user waits for about this many seconds. Each node is polled several times in this time.
 const WAITS_S: u32 = 3;
 /// The maximum number of connections that wait. Further ones become members at once.
 const WAITING_MAX: usize = 65_536;
@@ -30,75 +34,104 @@ const WAITING_MAX: usize = 65_536;
 const ENDED_WAITS_MAX: usize = 256;
 /// A node that has not asked for this many seconds gets a new snapshot when it asks again.
 const STREAM_TIMEOUT_S: u32 = 10;
-/// The maximum number of rows and of counts that one call visits to find those that have gone.
+/// The maximum number of rows, and of counts, that one call visits to find those that are gone.
 const SWEPT_PER_CALL: usize = 4_096;
-/// Members that have gone are removed until these bytes are moved; each counts as a step at least.
+/// One call removes gone members until lists have moved this many bytes. Each member counts for the bytes of a step at least.
 const SWEPT_BYTES_MAX: usize = 1_024 * STEP_BYTES;
-/// The first number for nodes that have died. Living nodes have smaller numbers. The numbers are used in turn, and a member of a dead node leaves long
-/// before its number is used again.
+/// The first number for nodes that have died. Living nodes have smaller numbers. Dead nodes get the numbers in turn, and the members of a dead node leave
+/// long before the node's number is used again.
 const DEAD_NODES: u8 = 64;
-/// No member stays for longer after its connection has ended, whatever its node says.
+/// A member stays for at most this many seconds after its connection has ended, whatever its node says.
 const LEAVES_IN_S_MAX: u32 = 86_400;
 
 const _: () = assert!(PEERS_MAX < DEAD_NODES as usize);
 
-/// What the other nodes tell, and what they are told.
+/// What this node has heard of the members of other nodes, and the streams by which it tells them of its own.
 #[derive(Default)]
 pub(super) struct Peers {
-    /// By the number by which this node knows the node.
+    /// The living nodes, by the numbers that this node has given them.
     nodes: BTreeMap<u8, Peer>,
-    /// The processes of nodes that have died, by the number that their members have now.
+    /// The processes of nodes that have died, by the numbers that these nodes have got then.
     dead_processes: BTreeMap<u8, u64>,
-    /// The number of the node that died last, above [`DEAD_NODES`].
+    /// The number of the node that died last, minus [`DEAD_NODES`].
     last_dead: u8,
     streams: Vec<PeerStream>,
-    /// Connections that other nodes have, and that are only counted: by node and topic.
-    counts: BTreeMap<(u8, u32), PeerCount>,
-    /// The connections that wait, by the second in which they become members, with the limit of the topic's members.
-    waiting: BTreeMap<(u32, u32), u32>,
+    /// The connections of other nodes that are only counted.
+    counts: BTreeMap<TopicAtNode, PeerCount>,
+    /// The connections that wait, with the maximum number of members of the topic.
+    waiting: BTreeMap<Wait, u32>,
+    /// The same connections: the user, and the row.
     waiting_users: BTreeSet<(UserKey, u32)>,
 }
 
+/// A topic of another node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct TopicAtNode {
+    node: u8,
+    topic: u32,
+}
+
+/// A connection that waits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Wait {
+    /// The second in which the connection becomes a member.
+    ends_s: u32,
+    /// Its row.
+    member: u32,
+}
+
+/// Another node.
 #[derive(Default)]
 struct Peer {
+    /// The writer number with which the node's process began.
     process: u64,
     /// The number of the snapshot that the node sends, or has sent last.
     snapshot: u16,
-    /// Whether its last answer has not come.
+    /// Whether the node has not answered the last question.
     is_silent: bool,
-    /// The topic with which the search for its counts that have gone continues.
+    /// The topic with which the search for gone counts of the node continues.
     swept_topic: u32,
-    /// The number that its members get, since it has died; 0 while it lives.
+    /// The number that the node's members get because the node has died; 0 while it lives.
     dead_number: u8,
 }
 
-/// How many connections of a topic a node only counts (`told`), and how many of those that it lists are only counted here, as far as its snapshot has told.
+/// The connections of a topic at another node that this node only counts.
 #[derive(Clone, Copy, Default)]
 struct PeerCount {
+    /// The snapshot of that node to which `told` and `overflowed` belong.
     snapshot: u16,
+    /// The connections that the other node only counts, too.
     told: u32,
+    /// The connections that the other node lists.
     overflowed: u32,
-    /// All of them by earlier snapshots, which is valid until the snapshot is complete.
+    /// The sum as of earlier snapshots. It is valid until the present snapshot is complete.
     former: u64,
 }
 
 impl PeerCount {
-    /// The connections. Other nodes may tell any number, so the sum needs more bits.
+    /// The number of connections. Another node may tell any number, so the sum needs more bits.
     fn connections(self) -> u64 {
         (u64::from(self.told) + u64::from(self.overflowed)).max(self.former)
     }
 }
 
-/// What another node knows of the members at this node.
+/// A stream: another node polls this home for the members of this node.
 struct PeerStream {
+    /// The writer number of the node that polls.
     poller: u64,
+    /// The poller's number of the stream.
     number: u32,
+    /// The number of answers so far.
     answers: u32,
-    /// The next row of the snapshot, and then the next topic; behind all when the snapshot is complete.
+    /// The first cursor: the next row of the snapshot, or `u32::MAX` after the last row.
     next_row: u32,
+    /// The second cursor: the next topic of the snapshot, or `u32::MAX` when the snapshot is complete.
     next_topic: u32,
+    /// The changes for the next answer.
     changes: PeerChanges,
+    /// Whether changes were dropped for lack of room.
     has_lost_changes: bool,
+    /// The second of the last question.
     asked_s: u32,
 }
 
@@ -116,11 +149,11 @@ impl PeerStream {
 }
 
 impl Peers {
-    /// The bytes of streams, counts and waiting connections, whose rows are counted as members.
+    /// The bytes of streams, counts and waits. The rows of waiting connections are counted with those of members.
     pub(super) fn bytes(&self) -> usize {
-        const COUNT_BYTES: usize = size_of::<((u8, u32), PeerCount)>() * 3 / 2;
+        const COUNT_BYTES: usize = size_of::<(TopicAtNode, PeerCount)>() * 3 / 2;
         const WAITING_BYTES: usize =
-            (size_of::<((u32, u32), u32)>() + size_of::<(UserKey, u32)>()) * 3 / 2;
+            (size_of::<(Wait, u32)>() + size_of::<(UserKey, u32)>()) * 3 / 2;
         let streams = self.streams.iter();
         streams
             .map(|stream| size_of::<PeerStream>() + stream.changes.capacity())
@@ -136,7 +169,7 @@ impl Peers {
         living.or_else(dead).unwrap_or_default()
     }
 
-    /// The number that the members of a node get, which has died.
+    /// The number that the members of this node get, because the node has died.
     fn dead_number_of(&mut self, node: u8) -> u8 {
         let peer = self.nodes.entry(node).or_default();
         if peer.dead_number == 0 {
@@ -152,15 +185,15 @@ impl Peers {
         self.nodes.get(&node).map_or(0, |peer| peer.snapshot)
     }
 
-    /// Whether no connection waits.
-    pub(super) fn is_nobody_waiting(&self) -> bool {
-        self.waiting.is_empty()
+    /// Whether some connection waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 }
 
 impl Presence {
-    /// The next changes of the stream of another node, of at most `rows_max` rows of a snapshot, and whether the snapshot is not complete. `None` if the
-    /// home does not have the stream.
+    /// The answer to a question of another node: the next changes of its stream, with at most `rows_max` rows of the snapshot, and whether the snapshot is
+    /// not complete. `None` if this home does not have the stream, or has dropped changes of it.
     pub fn next_peer_changes(
         &mut self,
         question: &PeerQuestion,
@@ -219,7 +252,7 @@ impl Presence {
                 stream.next_row += 1;
                 continue;
             }
-            // Rows that are added later are behind the cursor too.
+            // The cursor has passed also the rows that will be added later.
             stream.next_row = u32::MAX;
             if stream.next_topic < self.topics.end() {
                 let row = self.topics.try_get(stream.next_topic);
@@ -233,7 +266,7 @@ impl Presence {
         }
     }
 
-    /// Forgets streams of nodes that do not ask any more.
+    /// Removes the streams of nodes that do not ask any more.
     pub(super) fn end_silent_streams(&mut self, now: Now) {
         let is_asked = |it: &PeerStream| now.s.saturating_sub(it.asked_s) <= STREAM_TIMEOUT_S;
         self.peers.streams.retain(is_asked);
@@ -265,8 +298,8 @@ impl Presence {
         (streams.by_ref().filter(|it| member < it.next_row)).for_each(|it| it.push(&change));
     }
 
-    /// Tells the other nodes that the connection of this node that waited in row `from` is now the member in row `to`. A stream whose cursor is between
-    /// the rows would otherwise never hear of it, or hear twice of it and not of its end.
+    /// Tells the other nodes that the connection of this node that waited in row `from` is now the connection of the member in row `to`. If the cursor of
+    /// a stream is between these rows, the snapshot would otherwise never tell the connection, or would tell it twice and its end not at all.
     pub(super) fn tell_peers_of_move(&mut self, from: u32, to: u32, now: Now) {
         let row = self.members.get(to);
         if row.node > 0 || self.peers.streams.is_empty() {
@@ -296,10 +329,10 @@ impl Presence {
         (streams.by_ref().filter(|it| topic < it.next_topic)).for_each(|it| it.push(&change));
     }
 
-    /// Counts a connection that is not listed.
+    /// Adds a connection that is only counted.
     pub(super) fn add_unlisted(&mut self, topic: u32, conn: MemberConn) {
         if conn.node == 0 {
-            self.note_change(topic);
+            self.count_change(topic);
             self.topics.get_mut(topic).unlisted_count += 1;
             return self.tell_peers_of_count(topic);
         }
@@ -309,7 +342,8 @@ impl Presence {
     /// Changes how many connections of a topic at another node are only counted.
     fn change_count(&mut self, node: u8, topic: u32, change: impl FnOnce(&mut PeerCount)) {
         let snapshot = self.peers.snapshot_of(node);
-        let count = self.peers.counts.entry((node, topic)).or_default();
+        let at = TopicAtNode { node, topic };
+        let count = self.peers.counts.entry(at).or_default();
         let before = count.connections();
         if count.snapshot != snapshot {
             *count = PeerCount {
@@ -321,26 +355,27 @@ impl Presence {
         change(count);
         let after = count.connections();
         if after == 0 {
-            self.peers.counts.remove(&(node, topic));
+            self.peers.counts.remove(&at);
         }
         if after != before {
             let row = self.topics.get_mut(topic);
             row.unlisted_at_peers = row.unlisted_at_peers - before + after;
-            self.note_change(topic);
+            self.count_change(topic);
         }
     }
 
-    /// A connection that is not listed has gone.
+    /// Removes a connection that is only counted.
     pub(super) fn remove_unlisted(&mut self, topic: u32, conn: MemberConn) {
         let row = self.topics.get_mut(topic);
         if conn.node == 0 && row.unlisted_count > 0 {
             row.unlisted_count -= 1;
             self.tell_peers_of_count(topic);
-            self.note_change(topic);
+            self.count_change(topic);
         } else {
             let snapshot = self.peers.snapshot_of(conn.node);
-            let count = self.peers.counts.get(&(conn.node, topic));
-            // A connection that the snapshot has not named yet is not in its count.
+            let node = conn.node;
+            let count = self.peers.counts.get(&TopicAtNode { node, topic });
+            // A connection that the present snapshot has not named yet is not in `overflowed`.
             if !count.is_some_and(|it| it.snapshot == snapshot && it.overflowed > 0) {
                 return;
             }
@@ -349,7 +384,7 @@ impl Presence {
         self.remove_topic_if_unused(topic);
     }
 
-    /// Whether a connection of this user must wait, because it may be the next one of a member.
+    /// Whether a connection of this user must wait, because a member of the user may continue with it.
     pub(super) fn must_wait(&self, topic: u32, user: &[u8]) -> bool {
         !self.peers.nodes.is_empty()
             && !user.is_empty()
@@ -358,24 +393,25 @@ impl Presence {
             && (self.members_by_user).contains_key(&self.user_key(topic, user))
     }
 
-    /// Lets the connection in this row wait.
+    /// Makes the connection in this row wait.
     pub(super) fn begin_wait(&mut self, member: u32, members_max: u32, now: Now) {
-        let row = self.members.get_mut(member);
-        row.leaves_s = now.s.saturating_add(WAITS_S);
-        let until_s = row.leaves_s;
+        let ends_s = now.s.saturating_add(WAITS_S);
+        self.members.get_mut(member).leaves_s = ends_s;
         let row = self.members.get(member);
         let key = self.user_key(row.topic, row.user_and_info().0);
-        self.peers.waiting.insert((until_s, member), members_max);
+        self.peers
+            .waiting
+            .insert(Wait { ends_s, member }, members_max);
         self.peers.waiting_users.insert((key, member));
     }
 
-    /// Ends the wait of a connection. Returns the limit of its topic's members.
+    /// Ends the wait of a connection. Returns the maximum number of members of its topic.
     fn end_wait(&mut self, member: u32) -> u32 {
-        let until_s = core::mem::take(&mut self.members.get_mut(member).leaves_s);
+        let ends_s = core::mem::take(&mut self.members.get_mut(member).leaves_s);
         let row = self.members.get(member);
         let key = self.user_key(row.topic, row.user_and_info().0);
         self.peers.waiting_users.remove(&(key, member));
-        let members_max = self.peers.waiting.remove(&(until_s, member));
+        let members_max = self.peers.waiting.remove(&Wait { ends_s, member });
         members_max.unwrap_or_default()
     }
 
@@ -385,7 +421,7 @@ impl Presence {
         self.remove_row(member);
     }
 
-    /// A connection that has waited becomes a member of its own.
+    /// Makes a connection that has waited a member of its own, or only counts the connection if there is no room.
     fn list_waiting(&mut self, member: u32) {
         let members_max = self.end_wait(member);
         let (topic, conn) = {
@@ -395,14 +431,14 @@ impl Presence {
         if self.makes_room(topic, members_max) {
             return self.list_member(member);
         }
-        // The other nodes have been told of a member.
+        // The other nodes were told when the connection began to wait that it has joined.
         self.tell_peers_of_leave(member, 0);
         self.remove_row(member);
         self.add_unlisted(topic, conn);
     }
 
-    /// The user has no member any more, so a connection that waits becomes one. The others go on waiting.
-    pub(super) fn list_waiting_of(&mut self, key: UserKey) {
+    /// Called if a user has no member any more: makes a connection of the user that waits a member. Its other connections continue to wait.
+    pub(super) fn list_waiting_of_user(&mut self, key: UserKey) {
         while !self.members_by_user.contains_key(&key)
             && let Some((_, member)) =
                 (self.peers.waiting_users.range((key, 0)..=(key, u32::MAX))).next()
@@ -411,21 +447,21 @@ impl Presence {
         }
     }
 
-    /// Some connections that have waited long enough become members. Returns whether there are more of them.
-    pub(super) fn list_those_who_have_waited(&mut self, now: Now) -> bool {
+    /// Makes some connections that have waited long enough members. Returns whether there are more of them.
+    pub(super) fn end_due_waits(&mut self, now: Now) -> bool {
         if self.peers.nodes.values().any(|peer| peer.is_silent) {
             return false;
         }
         for _ in 0..ENDED_WAITS_MAX {
             match self.peers.waiting.first_key_value() {
-                Some(((until_s, member), _)) if *until_s <= now.s => self.list_waiting(*member),
+                Some((wait, _)) if wait.ends_s <= now.s => self.list_waiting(wait.member),
                 _ => return false,
             }
         }
         true
     }
 
-    /// The connection that waits and has the user and the info of this member, whose own connection ends.
+    /// A connection that waits and has the same user and info as this member, whose own connection ends.
     pub(super) fn find_waiting(&self, member: u32) -> Option<u32> {
         if self.peers.waiting_users.is_empty() {
             return None;
@@ -445,8 +481,8 @@ impl Presence {
         peer.snapshot = peer.snapshot.wrapping_add(1);
     }
 
-    /// Another node does not answer.
-    pub fn note_silent_peer(&mut self, node: u8) {
+    /// Called if another node does not answer.
+    pub fn set_peer_silent(&mut self, node: u8) {
         if let Some(peer) = self.peers.nodes.get_mut(&node) {
             peer.is_silent = true;
         }
@@ -482,7 +518,7 @@ impl Presence {
                     }
                     None => {
                         let since_s = since_s.min(now.unix_s);
-                        self.add(topic, conn, (user, info), (since_s, members_max), now);
+                        self.add(topic, conn, (user, info), since_s, members_max, now);
                         if leaves_in_s > 0 {
                             self.leave(topic, conn, leaves_in_s, now);
                         }
@@ -499,7 +535,7 @@ impl Presence {
             }
             PeerChange::Unlisted { topic, count } => {
                 let count = members_max.map_or(0, |_| count);
-                self.note_peer_count(node, topic, count);
+                self.set_peer_count(node, topic, count);
             }
         }
     }
@@ -509,7 +545,7 @@ impl Presence {
         self.find(name).is_some()
     }
 
-    /// A snapshot names a member that is known.
+    /// Called if a snapshot names a member that is known already.
     fn confirm_member(&mut self, member: u32, leaves_in_s: u32, now: Now) {
         let row = self.members.get_mut(member);
         row.snapshot = self.peers.snapshot_of(row.node);
@@ -520,8 +556,9 @@ impl Presence {
         }
     }
 
-    /// A snapshot names a member that is unknown and whose connection has ended, but its user is known. Either the user has come back already, at a node
-    /// that this one has heard earlier. Or the member had continued with this connection unheard; then it stays for longer.
+    /// Called if a snapshot names a connection that this node does not know and that has ended, while its user is known here. Either the user has come
+    /// back already, at a node that has answered earlier; then there is nothing to do. Or a member that this node knows had continued with this connection
+    /// before it ended; then the member stays as long as the snapshot says.
     fn prolong_absence(
         &mut self,
         topic: &[u8],
@@ -553,7 +590,8 @@ impl Presence {
         key.is_some_and(|key| self.members_by_user.contains_key(&key))
     }
 
-    fn note_peer_count(&mut self, node: u8, topic: &[u8], count: u32) {
+    /// Sets the number of connections of a topic that another node only counts.
+    fn set_peer_count(&mut self, node: u8, topic: &[u8], count: u32) {
         let topic = match self.find(topic) {
             Some(topic) => topic,
             None if count == 0 => return,
@@ -563,11 +601,12 @@ impl Presence {
         self.remove_topic_if_unused(topic);
     }
 
-    /// From row `from` on, lets the members of another node leave: all of them if the node `has_died`, otherwise those that its last snapshot does not
-    /// name. Returns the row with which the next call must continue.
+    /// Makes members of another node leave, from row `from` on: all of them if the node `has_died`, otherwise those that are gone. Returns the row with
+    /// which the next call must continue; `None` if all is done.
     pub fn remove_gone_members(
         &mut self,
-        (node, has_died): (u8, bool),
+        node: u8,
+        has_died: bool,
         from: u32,
         linger_s: u32,
         now: Now,
@@ -575,7 +614,7 @@ impl Presence {
         if from == 0 {
             let peer = self.peers.nodes.entry(node).or_default();
             peer.swept_topic = 0;
-            // These come first, so that no member continues with a connection that has gone.
+            // Gone connections that wait come first, so that no member continues with one of them.
             if self.remove_gone_waiting(node, has_died) {
                 return Some(0);
             }
@@ -619,10 +658,10 @@ impl Presence {
         None
     }
 
-    /// Removes connections of a node that wait and have gone. Returns whether more have.
+    /// Removes gone connections of a node that wait. Returns whether there may be more of them.
     fn remove_gone_waiting(&mut self, node: u8, has_died: bool) -> bool {
         let snapshot = self.peers.snapshot_of(node);
-        let waiting = self.peers.waiting.keys().map(|(_, member)| *member);
+        let waiting = self.peers.waiting.keys().map(|wait| wait.member);
         let has_gone = |member: &u32| {
             let row = self.members.get(*member);
             row.node == node && (has_died || row.snapshot != snapshot)
@@ -632,19 +671,14 @@ impl Presence {
         gone.len() == SWEPT_PER_CALL
     }
 
-    /// Removes what a node had counted before its last snapshot, or all of its counts. Returns whether more is left.
+    /// Removes the counts of a node as of earlier snapshots, or all of its counts if it has died. Returns whether counts are left to visit.
     fn remove_gone_counts(&mut self, node: u8, has_died: bool) -> bool {
         let Some(peer) = self.peers.nodes.get(&node) else {
             return false;
         };
-        let all = self
-            .peers
-            .counts
-            .range((node, peer.swept_topic)..=(node, NONE));
-        let topics: Vec<u32> = all
-            .map(|((_, topic), _)| *topic)
-            .take(SWEPT_PER_CALL)
-            .collect();
+        let at = |topic| TopicAtNode { node, topic };
+        let all = (self.peers.counts).range(at(peer.swept_topic)..=at(NONE));
+        let topics: Vec<u32> = all.map(|(at, _)| at.topic).take(SWEPT_PER_CALL).collect();
         for topic in &topics {
             self.change_count(node, *topic, |count| match has_died {
                 true => *count = PeerCount::default(),
@@ -664,7 +698,7 @@ fn join_of<'a>(topic: &'a [u8], row: &'a MemberRow, now: Now) -> PeerChange<'a> 
         topic,
         conn: row.conn(),
         since_s: row.since_s,
-        // While a connection waits, it has no id, and the second is another.
+        // While a connection waits, it has no id, and `leaves_s` is the second in which the wait ends.
         leaves_in_s: match row.leaves_s {
             0 => 0,
             _ if row.id == 0 => 0,

@@ -18,7 +18,7 @@ pub(super) struct MemberRow {
     pub(super) shard: ShardId,
     /// The number of the node of the connection; 0 is this node.
     pub(super) node: u8,
-    /// For a member of another node: the number of that node's snapshot that last named it.
+    /// For a member of another node: the number of the last snapshot of that node that has named the member.
     pub(super) snapshot: u16,
     pub(super) topic: u32,
     pub(super) next: u32,
@@ -66,7 +66,7 @@ impl MemberRow {
         }
     }
 
-    /// Whether the connection has not ended: it waits, or it is that of a member who does not leave.
+    /// Whether the connection in this row has not ended. It may wait (`peers.rs`), or belong to a member who does not leave.
     pub(super) fn has_connection(&self) -> bool {
         self.leaves_s == 0 || self.id == 0
     }
@@ -97,7 +97,7 @@ impl MemberRow {
     }
 }
 
-/// The hash needs no key, since clients do not choose the row numbers of a server.
+/// A hash without a key, since clients do not choose the row numbers of a server.
 pub(super) fn hash_of_member(topic: u32, conn: MemberConn) -> u32 {
     let node = u64::from(conn.node) << 56;
     let conn = conn.conn.token() ^ u64::from(conn.shard) << 48 ^ node;
@@ -108,18 +108,19 @@ pub(super) fn hash_of_member(topic: u32, conn: MemberConn) -> u32 {
 /// A topic with members or watchers.
 pub(super) struct PresenceTopic {
     pub(super) name: Box<[u8]>,
-    /// The rows of its members, by the numbers of their joins. A double-ended queue, since members that leave are often the oldest.
+    /// The rows of the topic's members, by the numbers of their joins. A double-ended queue, since members that leave are often the oldest.
     pub(super) members_by_join: VecDeque<u32>,
     pub(super) hash: u32,
     pub(super) next: u32,
     /// The number of different users among the members.
     pub(super) user_count: u32,
-    /// The number of connections of this node that are only counted, and of those of other nodes.
+    /// The number of connections of this node that are only counted.
     pub(super) unlisted_count: u32,
+    /// The number of connections of other nodes that are only counted.
     pub(super) unlisted_at_peers: u64,
     /// The last change of which watchers are told.
     pub(super) watched_change: u64,
-    /// The last change that a reader can see. It can be a member that continues with another connection, of which watchers are not told.
+    /// The last change that a reader can see. Watchers are not told of it if a member continues with another connection.
     pub(super) last_change: u64,
 }
 
@@ -166,7 +167,8 @@ impl PresenceTopic {
 pub(super) struct Leave {
     /// The number of the leave.
     pub(super) number: u64,
-    /// The writer number of its connection's process, since the number of the node is given to another one some time after this one has gone.
+    /// The writer number of the process of the member's connection. The number of the node does not identify the process: some time after the node has
+    /// died, another node gets the number.
     pub(super) process: u64,
     pub(super) row: MemberRow,
 }

@@ -1,6 +1,6 @@
-//! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor over the table of members. Invariant: a
-//! stream knows exactly the members in rows before its cursor. A change of such a row is reported at once; the cursor finds the others. In a cluster each
-//! node reports its own members only.
+//! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor passes over the table of members, and the
+//! stream reports the member in each row. Invariant: a stream has reported exactly the members in rows before its cursor. A change of such a row is
+//! reported at once. A change of another row needs no report, since the cursor comes there later. In a cluster each node reports only its own members.
 //!
 //! Some receivers are told of users only. Of the members of one user, a stream may know some and not others while its snapshot is read. So meanwhile each
 //! join counts as the first of its user, and the last leave of a user is reported even if the stream does not know the member.
@@ -18,7 +18,7 @@ use crate::mail::hooks::{MemberChange, PENDING_CHANGES_BYTES_MAX};
 pub(super) struct MemberStream {
     number: u64,
     filters: Vec<Box<[u8]>>,
-    /// The next row of the snapshot; behind all rows when the snapshot is complete.
+    /// The cursor: the next row of the snapshot, or `u32::MAX` when the snapshot is complete.
     next_row: u32,
     changes: Vec<MemberChange>,
     bytes: usize,
@@ -103,16 +103,16 @@ impl Presence {
             stream.next_row += 1;
         }
         if stream.next_row >= end {
-            // Rows that are added later are behind the cursor too.
+            // The cursor has passed also the rows that will be added later.
             stream.next_row = u32::MAX;
         }
         stream.bytes = 0;
-        let news = core::mem::take(&mut stream.changes);
-        (!stream.has_lost_changes).then_some((news, stream.next_row < u32::MAX))
+        let changes = core::mem::take(&mut stream.changes);
+        (!stream.has_lost_changes).then_some((changes, stream.next_row < u32::MAX))
     }
 
-    /// Reports the join or leave of the member in this row to the streams that have passed the row. `is_of_user`: it is the first member of its user at this
-    /// node, or was the last one.
+    /// Reports the join or leave of the member in this row to the streams whose cursor has passed the row. `row` is `None` if the table has the row.
+    /// `is_of_user`: the member is the first of its user at this node, or was the last one.
     pub(super) fn push_to_streams(
         &mut self,
         (member, row): (u32, Option<&MemberRow>),

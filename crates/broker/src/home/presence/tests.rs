@@ -98,7 +98,7 @@ fn watch(presence: &mut Presence, slot: u32, from: Option<PresencePosition>) {
 
 /// The number of changes in the watcher's next page; `None` if it gets no page.
 fn next_changes(presence: &mut Presence, slot: u32) -> Option<usize> {
-    presence.note_ready(TOPIC, 0, to(slot), 0);
+    presence.set_ready(TOPIC, 0, to(slot), 0);
     let mut changes = None;
     presence.send_news(0, 99, |_, _, page| {
         changes = Some(page.changes.iter().count())
@@ -194,7 +194,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                 }
                 _ => {
                     let some = known.keys().copied().filter(|_| random(2) == 0);
-                    some.for_each(|slot| presence.note_ready(TOPIC, 0, to(slot), 0));
+                    some.for_each(|slot| presence.set_ready(TOPIC, 0, to(slot), 0));
                     tell(&mut presence, &mut known);
                 }
             }
@@ -216,7 +216,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
             let slots: Vec<u32> = known.keys().copied().collect();
             slots
                 .iter()
-                .for_each(|slot| presence.note_ready(TOPIC, 0, to(*slot), 0));
+                .for_each(|slot| presence.set_ready(TOPIC, 0, to(*slot), 0));
             if tell(&mut presence, &mut known) == 0 {
                 break;
             }
@@ -320,14 +320,14 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
     watch(&mut presence, 11, None);
     let mut others = BTreeMap::new();
     while tell(&mut presence, &mut others) > 0 {
-        presence.note_ready(TOPIC, 0, to(11), 0);
+        presence.set_ready(TOPIC, 0, to(11), 0);
     }
     for slot in 2..2_000 {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
     assert_eq!(snapshots(&mut presence, position), 1, "forgotten");
     // The slow watcher gets a new snapshot too, since not all its missed changes are remembered.
-    presence.note_ready(TOPIC, 0, to(9), 0);
+    presence.set_ready(TOPIC, 0, to(9), 0);
     let known = known.get_mut(&9).unwrap();
     presence.send_news(0, 9, |_, to, page| {
         if to.slot == 9 {
@@ -351,7 +351,7 @@ fn changes_within_the_interval_come_together() {
         if slot % 2 == 0 {
             presence.leave(TOPIC, at(slot), 0, now(5));
         }
-        presence.note_ready(TOPIC, 0, to(9), at_ms * ms);
+        presence.set_ready(TOPIC, 0, to(9), at_ms * ms);
         presence.send_news(at_ms * ms, 9, |_, _, page| known.take(&page));
         assert!(known.members.len() == slot as usize / 2 + 1 || presence.next_news_ns().is_some());
     }
@@ -393,7 +393,7 @@ fn tell_at(presence: &mut Presence, at_ms: u64, known: &mut BTreeMap<u32, Known>
             slots.push(to.slot);
         });
         for slot in slots {
-            presence.note_ready(TOPIC, 0, to(slot), at_ms * MS);
+            presence.set_ready(TOPIC, 0, to(slot), at_ms * MS);
         }
     }
 }
@@ -530,14 +530,14 @@ fn watcher_gets_at_most_one_new_snapshot_in_a_second() {
             _ => pages += 1,
         }) > 0
         {
-            presence.note_ready(TOPIC, 0, to(100 + round), at_ms * MS);
+            presence.set_ready(TOPIC, 0, to(100 + round), at_ms * MS);
         }
         assert!(pages > 9);
         for slot in slot..slot + 3_000 {
             presence.leave(TOPIC, at(slot), 0, now(1));
         }
         presence.remove_watcher(TOPIC, 0, to(100 + round), now(1));
-        presence.note_ready(TOPIC, 0, to(9), at_ms * MS);
+        presence.set_ready(TOPIC, 0, to(9), at_ms * MS);
         slot += 3_000;
     }
     let snapshots = known[&9].snapshots;
@@ -607,7 +607,7 @@ fn topic_where_nobody_was_is_forgotten_with_its_last_watcher_and_others_in_time(
         presence.add_watcher(name, (0, to(slot)), None, 0);
         presence.send_news(0, 9, |_, _, _| {});
         presence.join(name, at(slot), (b"u", b""), MAX, now(1));
-        presence.note_ready(name, 0, to(slot), 0);
+        presence.set_ready(name, 0, to(slot), 0);
         presence.send_news(0, 9, |_, _, _| {});
         presence.leave(name, at(slot), 0, now(1));
         presence.remove_watcher(name, 0, to(slot), now(1));
@@ -687,7 +687,7 @@ fn watcher_of_changes_is_told_each_connection_from_then_on() {
                 PresenceChange::Leave(member) => (false, member.at.conn.slot),
             }));
         });
-        presence.note_ready(TOPIC, 0, to(9), 0);
+        presence.set_ready(TOPIC, 0, to(9), 0);
         changes
     };
     presence.join(TOPIC, at(2), (b"bob", b""), MAX, now(1));

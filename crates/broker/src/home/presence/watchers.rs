@@ -1,7 +1,8 @@
 //! The watchers of one topic, and the members that have left it and are remembered for them.
 //!
-//! A watcher that can take a page is in one of two sets: `with_news` if it has unsent news, otherwise `without_news`. Both are ordered by the time from
-//! which the watcher may get a page. So no call examines watchers that must wait, and the watcher that has waited longest comes first.
+//! A watcher has *news* if there are changes that it was not told. A watcher that can take a page is in one of two sets: `with_news` or `without_news`.
+//! Both are ordered by the time from which the watcher may get a page. So no call examines watchers that must wait, and the watcher that has waited
+//! longest comes first.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,9 +10,9 @@ use super::rows::Leave;
 use crate::base::ids::ShardId;
 use crate::mail::ReplyTo;
 
-/// At most this many leaves of a topic are remembered. If the topic has more members, as many leaves as members, since a snapshot is longer.
+/// At most this many leaves of a topic are remembered. If the topic has more members, as many leaves as members are remembered: a snapshot would be longer.
 const LEAVES_KEPT_MIN: usize = 1_024;
-/// The minimum time between two pages for a watcher that knows everything, so that changes are sent together.
+/// The minimum time between two pages for a watcher that has no news, so that changes are sent together.
 const PAGE_INTERVAL_NS: u64 = 100_000_000;
 /// The minimum time between two snapshots for a watcher.
 const SNAPSHOT_INTERVAL_NS: u64 = 1_000_000_000;
@@ -31,7 +32,7 @@ pub(super) struct Watcher {
     pub(super) joins_until: u64,
     /// The watcher knows of all leaves up to this change.
     pub(super) leaves_until: u64,
-    /// Whether its next page begins a snapshot.
+    /// Whether the watcher's next page begins a snapshot.
     pub(super) begins_snapshot: bool,
     /// Whether it has got a whole snapshot.
     pub(super) has_whole_snapshot: bool,
@@ -148,7 +149,7 @@ impl WatchedTopic {
         self.known_joins_until = self.known_joins_until.max(watcher.joins_until);
         let former = self.watchers.insert(key, watcher);
         debug_assert!(former.is_none(), "a connection watches once");
-        self.note_ready(key, (changed, now_ns));
+        self.set_ready(key, changed, now_ns);
     }
 
     /// Removes a watcher. Returns whether it was there.
@@ -164,8 +165,8 @@ impl WatchedTopic {
         true
     }
 
-    /// Notes that a watcher can take another page.
-    pub(super) fn note_ready(&mut self, key: WatcherKey, (changed, now_ns): (u64, u64)) {
+    /// Called when a watcher can take another page. `changed` is the number of the topic's last change.
+    pub(super) fn set_ready(&mut self, key: WatcherKey, changed: u64, now_ns: u64) {
         let Some(watcher) = self.watchers.get_mut(&key) else {
             return;
         };
@@ -187,8 +188,8 @@ impl WatchedTopic {
         set.insert((watcher.next_ns, key));
     }
 
-    /// Moves all watchers to `with_news`, because the topic has changed.
-    pub(super) fn note_change(&mut self) {
+    /// Moves all watchers that can take a page to `with_news`, because the topic has changed.
+    pub(super) fn mark_changed(&mut self) {
         // The smaller set is moved into the larger one, so each watcher is moved seldom.
         if self.without_news.len() > self.with_news.len() {
             core::mem::swap(&mut self.without_news, &mut self.with_news);
@@ -197,7 +198,7 @@ impl WatchedTopic {
             .extend(core::mem::take(&mut self.without_news));
     }
 
-    /// Makes the next page of the watcher that has waited longest. `page` makes it, or returns `None` if the watcher has no news.
+    /// Makes the next page of the watcher that has waited longest. `page` makes this page, or returns `None` if the watcher has no news.
     pub(super) fn make_page<T>(
         &mut self,
         now_ns: u64,

@@ -17,7 +17,7 @@ use super::{FOREVER_S, HoldState, SessionRow, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::home;
-use crate::home::session_terms::DelayedWill;
+use crate::home::session_terms::{BegunWork, DelayedWill};
 use crate::home::unreleased::ENTRY_BYTES;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, unreleased};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
@@ -29,14 +29,14 @@ use crate::store::slab::{SideRow, SideTable};
 const OWN_ALLOCATION_MIN: usize = 512;
 /// Bytes of a session's row and of its bucket in the index.
 pub(super) const ROW_BYTES: usize = size_of::<SessionRow>() + 4;
-/// Bytes of each session that is away, besides its client id and state: its row, its [`AwaySession`], and its entry in [`Sessions::due_rows`], a tree whose leaves
-/// may be half full.
+/// Bytes of each session that is away, besides its client id and state: its row, its [`AwaySession`], and its entry in [`Sessions::due_rows`]. That is a
+/// tree whose leaves may be half full.
 const AWAY_BYTES: usize = ROW_BYTES + size_of::<SideRow<AwaySession>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
-/// Empty tables are freed only if they are larger than this. Otherwise a few sessions that come and go would allocate them each time.
+/// Empty tables are freed only if they are larger than this. Otherwise the tables would be freed and allocated for each of a few sessions that come and go.
 const EMPTY_TABLE_BYTES_MAX: usize = 1 << 20;
-/// The second in which an evicted session ends: in the past of every clock.
+/// The second in which an evicted session ends. Every clock has passed it.
 pub(super) const EVICTED_S: u32 = 0;
 
 /// Bytes that a home needs to keep the messages of a topic for a session, without the topic's name: the topic's row, the place of its name, and the
@@ -49,7 +49,7 @@ pub struct AbsentSession {
     pub party: Party,
     /// Identifies the session for [`Sessions::evict`].
     pub id: SessionId,
-    /// Bytes that the end of the session frees at this home, with its share of large messages.
+    /// Bytes that the end of the session frees at this home. Of a large message that several sessions keep, it counts an equal part.
     pub bytes: usize,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct AbsentStates {
 pub(super) struct Evicted {
     /// By row: the bytes that the end of the session frees.
     sessions: BTreeMap<u32, usize>,
-    /// The sum of these bytes, which each eviction needs.
+    /// The sum of these bytes. It is kept, because each eviction needs it.
     bytes: usize,
 }
 
@@ -193,7 +193,10 @@ impl Sessions {
         let away = self.states.rows.remove(holder);
         self.due_rows.remove(&(away.due_s(), id));
         if let Some(replicas) = &mut self.replicas {
-            replicas.begun_work.remove(&(replicas.stewardship, id));
+            replicas.begun_work.remove(&BegunWork {
+                stewardship: replicas.stewardship,
+                row: id,
+            });
         }
         let len = away.state_bytes as usize;
         self.states.state_bytes -= len;
@@ -349,7 +352,7 @@ impl Sessions {
         let retired = replicas.next_due_s();
         let begun = replicas.begun_work.first();
         match replicas.is_steward {
-            true if begun.is_some_and(|(earlier, _)| *earlier < replicas.stewardship) => 0,
+            true if begun.is_some_and(|it| it.stewardship < replicas.stewardship) => 0,
             true => first.min(retired),
             false => retired,
         }
@@ -361,8 +364,8 @@ impl Sessions {
         Some(self.clients.get(self.rows.get(*id).client))
     }
 
-    /// Takes the will that a claim to this session, which is away, makes due now. Only a recorded will is taken: it has a token. The session stays
-    /// without it.
+    /// Takes the will of this session, which is away, if a claim to the session makes the will due now. `clean` is as in the claim. A will that is not
+    /// recorded, and so has no token, is not taken.
     pub(super) fn take_will(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -388,8 +391,8 @@ impl Sessions {
         will.map(|delayed| delayed.will)
     }
 
-    /// Puts back the will of this session, which a limit has refused. It is due again in the second `again_s`, and a claim makes it due at once. Returns
-    /// the will if the session is not away any more, or is about to end.
+    /// Puts back the will of this session, because a limit has refused it. The will is due again in the second `again_s`, or at once if a claim comes
+    /// before. Returns the will if the session is not away any more, or ends before that second.
     pub(super) fn put_back_will(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -418,7 +421,7 @@ impl Sessions {
         None
     }
 
-    /// Takes what is due first, which must be due now: the will of a session, and the state of the session if it has expired.
+    /// Takes the will and, if the session has expired, the state of the session that is due first. The caller has checked that it is due now.
     pub fn take_due(
         &mut self,
         counts: &Admission,
@@ -454,7 +457,7 @@ impl Sessions {
     }
 }
 
-/// The remaining seconds of a session that expires in second `expires_s`. 0 only if it has expired, since 0 in the log ends the session.
+/// The remaining seconds of a session that expires in second `expires_s`. They are 0 only if the session has expired, since a 0 in the log ends it.
 pub(super) fn remaining_s(expires_s: u32, now: Now) -> u32 {
     match expires_s {
         FOREVER_S => FOREVER_S,

@@ -30,7 +30,7 @@ pub struct SessionsAtHome {
     placement: Placement,
     me: ShardId,
     partitions: Vec<Sessions>,
-    /// The first second in which something is due, [`FOREVER_S`] if nothing is.
+    /// The first second in which a will or an end is due, [`FOREVER_S`] if none is.
     due_s: u32,
     held_bytes: usize,
     /// By session name: the number of claims whose records are in flight to the log.
@@ -81,7 +81,7 @@ impl SessionsAtHome {
         self.held_bytes + self.takeovers.bytes() + self.refused_wills.bytes()
     }
 
-    /// A limit has refused this will: keeps it, to publish it again. If the session is away, it keeps the will; otherwise there must be memory for it.
+    /// Keeps a will that a limit has refused, to publish it again: in its session if the session is away, otherwise in a list if there is memory for it.
     /// Returns whether the will is kept.
     pub(crate) fn keep_refused(
         &mut self,
@@ -119,7 +119,7 @@ impl SessionsAtHome {
         is_kept
     }
 
-    /// The will with this token was published, or is given up.
+    /// Forgets the will with this token, because it was published or is given up.
     pub(crate) fn forget_refused_will(&mut self, token: u64) {
         self.refused_wills.forget(token);
     }
@@ -134,8 +134,8 @@ impl SessionsAtHome {
     }
 
     /// Counts a takeover of this session by a connection. `per_minute` takeovers are allowed in a minute.
-    pub(crate) fn note_takeover(&mut self, hash: u32, now: Now, per_minute: u32) {
-        self.takeovers.note(hash, now.s, per_minute);
+    pub(crate) fn count_takeover(&mut self, hash: u32, now: Now, per_minute: u32) {
+        self.takeovers.count(hash, now.s, per_minute);
     }
 
     /// Refuses a claim that would be a takeover of this session, if the session was taken over too often.
@@ -208,12 +208,12 @@ impl SessionsAtHome {
     }
 
     /// Counts a claim to the session with this name, whose record is in flight to the log.
-    pub fn note_claim(&mut self, name: &[u8]) {
+    pub fn add_claim_in_flight(&mut self, name: &[u8]) {
         *self.claims_in_flight.entry(name.into()).or_default() += 1;
     }
 
-    /// A claim that was counted by [`note_claim`](Self::note_claim) is in the log.
-    pub fn note_claim_committed(&mut self, name: &[u8]) {
+    /// Undoes [`add_claim_in_flight`](Self::add_claim_in_flight), because the claim is in the log now.
+    pub fn remove_claim_in_flight(&mut self, name: &[u8]) {
         if let Some(count) = self.claims_in_flight.get_mut(name) {
             *count -= 1;
             if *count == 0 {
@@ -222,8 +222,8 @@ impl SessionsAtHome {
         }
     }
 
-    /// The number of claims to the session with this name whose records are in flight to the log. Another record of the session would come after them
-    /// in the log, so it must not contain the state before the claims.
+    /// The number of claims to the session with this name whose records are in flight to the log. A further record of the session would come after these
+    /// claims in the log, so it must not contain the state that the session had before them.
     pub fn claims_in_flight(&self, name: &[u8]) -> u32 {
         self.claims_in_flight.get(name).copied().unwrap_or_default()
     }
@@ -233,8 +233,8 @@ impl SessionsAtHome {
         self.partitions[self.partition_index_of_client(client)].is_held(hash, client)
     }
 
-    /// See [`Sessions::fold`].
-    pub(crate) fn fold(
+    /// See [`Sessions::replay`].
+    pub(crate) fn replay(
         &mut self,
         record: &SessionRecord<'_>,
         bytes: &[u8],
@@ -246,17 +246,17 @@ impl SessionsAtHome {
         };
         let old_count = self.len();
         let is_valid =
-            self.change_sessions(partition_index, |it| it.fold(record, bytes, world, now));
+            self.change_sessions(partition_index, |it| it.replay(record, bytes, world, now));
         world.admission.count_sessions(old_count, self.len());
         is_valid
     }
 
-    /// See [`Sessions::apply_rest`].
-    pub(crate) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
+    /// See [`Sessions::replay_waiting`].
+    pub(crate) fn replay_waiting(&mut self, world: &World, now: Now) -> u32 {
         let old_count = self.len();
         let all = 0..self.partitions.len();
         let invalid = all
-            .map(|at| self.change_sessions(at, |it| it.apply_rest(world, now)))
+            .map(|at| self.change_sessions(at, |it| it.replay_waiting(world, now)))
             .sum();
         world.admission.count_sessions(old_count, self.len());
         invalid
@@ -281,9 +281,9 @@ impl SessionsAtHome {
     ) -> u32 {
         let old_count = self.len();
         let invalid = self.change_sessions(partition_index, |it| {
-            let invalid = it.apply_rest(world, now);
+            let invalid = it.replay_waiting(world, now);
             it.release_held_in_log(now);
-            it.note_start_recorded();
+            it.take_unrecorded_start();
             invalid
         });
         world.admission.count_sessions(old_count, self.len());
@@ -292,9 +292,9 @@ impl SessionsAtHome {
 
     /// Whether the log of this partition lacks the record of this start. From now on it has the record.
     pub(crate) fn take_unrecorded_start(&mut self, partition_index: usize) -> bool {
-        // Almost always there is none.
+        // Almost always all starts are recorded, so the count is checked first.
         let is_unrecorded =
-            self.unrecorded_starts > 0 && self.partitions[partition_index].note_start_recorded();
+            self.unrecorded_starts > 0 && self.partitions[partition_index].take_unrecorded_start();
         self.unrecorded_starts -= usize::from(is_unrecorded);
         is_unrecorded
     }
@@ -307,7 +307,7 @@ impl SessionsAtHome {
         }
     }
 
-    /// Ends all sessions without their wills, because the log that was read does not describe their present state. Returns their number.
+    /// Ends all sessions and drops their wills, because the log that was read does not describe their present state. Returns the number of sessions.
     pub(crate) fn end_all(&mut self, world: &World, now: Now) -> u32 {
         let old_count = self.len();
         for partition_index in 0..self.partitions.len() {
@@ -344,8 +344,8 @@ impl SessionsAtHome {
         consequences
     }
 
-    /// Called if a record of this partition says that a node of the cluster is dead: its connections hold no sessions any more. The effects come
-    /// later in several pieces ([`DueInLog::Released`]), or in this call if `at_once` is set.
+    /// Called if a record of this partition says that a node of the cluster is dead, so that its connections hold no sessions any more. Later turns
+    /// release these sessions in pieces ([`DueInLog::Released`]). With `at_once` this call releases all of them.
     pub(crate) fn release_writer(
         &mut self,
         partition_index: usize,
@@ -380,14 +380,14 @@ impl SessionsAtHome {
         self.change_sessions(partition_index, |it| it.set_steward(is_steward));
     }
 
-    /// From now on this process releases the keys of retired tokens. Called after the node has read the log of its cluster.
+    /// From now on this process releases the keys of retired tokens. Called when the node has read the log of its cluster.
     pub(crate) fn begin_releases(&mut self) {
         let all = self.partitions.iter_mut();
         all.for_each(Sessions::begin_releases);
     }
 
-    /// Called if a will that this node has published as the steward is not in the log. The steward begins all its work again. Wills that are in the
-    /// log are not published twice, since their keys are known.
+    /// Makes the steward begin all its work again. Called if a will that this node has published as the steward is not in the log. Wills that are in
+    /// the log are not published twice: homes know their keys.
     pub(crate) fn restart_steward_work(&mut self) {
         for partition_index in 0..self.partitions.len() {
             self.change_sessions(partition_index, Sessions::restart_steward_work);
@@ -417,14 +417,15 @@ impl SessionsAtHome {
         })
     }
 
-    /// See [`Sessions::note_retired_will_refused`]; the will is of this partition.
-    pub(crate) fn note_retired_will_refused(
+    /// See [`Sessions::publish_retired_will_later`].
+    pub(crate) fn publish_retired_will_later(
         &mut self,
-        (partition_index, number): (usize, u64),
+        partition_index: usize,
+        number: u64,
         now: Now,
     ) {
         self.change_sessions(partition_index, |it| {
-            it.note_retired_will_refused(number, now)
+            it.publish_retired_will_later(number, now)
         });
     }
 
@@ -470,7 +471,7 @@ impl SessionsAtHome {
     }
 
     /// See [`Sessions::would_continue`].
-    pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
+    pub fn would_continue(&self, hash: u32, client: &[u8], now: Now) -> bool {
         self.partitions[self.partition_index_of_client(client)].would_continue(hash, client, now)
     }
 
@@ -578,12 +579,12 @@ impl SessionsAtHome {
         self.sum_of(Sessions::evicted_bytes)
     }
 
-    /// Whether a session has something due.
+    /// Whether a will or the end of a session is due.
     pub fn is_due(&self, now: Now) -> bool {
         self.due_s <= now.unix_s
     }
 
-    /// The index of the partition that has something due first, if it is due now.
+    /// The index of the partition in which a will or an end is due first, if it is due now.
     pub fn due_partition(&self, now: Now) -> Option<usize> {
         if !self.is_due(now) {
             return None;
@@ -607,7 +608,7 @@ impl SessionsAtHome {
         self.partitions[partition_index].record_of_terms((hash, name), now)
     }
 
-    /// Takes the next thing that is due now in a partition: the will of a session, and the state of the session if it has expired.
+    /// See [`Sessions::take_due`]. `None` if nothing is due now in this partition.
     pub fn take_due(
         &mut self,
         partition_index: usize,
@@ -620,7 +621,7 @@ impl SessionsAtHome {
         })?
     }
 
-    /// Counts the sessions that were read, each for its client and its party.
+    /// Counts the sessions that were restored from a snapshot, each for its client and its party.
     pub(crate) fn count_restored(&self, counts: &Admission) {
         counts.count_sessions(0, self.len());
         self.partitions
@@ -628,8 +629,8 @@ impl SessionsAtHome {
             .for_each(|it| it.count_restored(counts));
     }
 
-    /// Writes the sessions from this partition and this row on. `head_s` is the second of the snapshot's head. Returns where to continue, if any are
-    /// left.
+    /// Writes the sessions from this partition and this row on. `head_s` is the second of the snapshot's head. Returns the partition and the row to
+    /// continue with, if sessions are left.
     pub(crate) fn save(
         &self,
         (first, mut row): (usize, u64),
@@ -651,7 +652,8 @@ impl SessionsAtHome {
         None
     }
 
-    /// Writes the retired tokens of a cluster, from this partition and this token on. Returns where to continue, if any are left.
+    /// Writes the retired tokens of a cluster, from this partition and this token on. Returns the partition and the token to continue with, if tokens
+    /// are left.
     pub(crate) fn save_retired(
         &self,
         (first, mut from): (usize, usize),

@@ -1,5 +1,5 @@
-//! Restores sessions from the records of the log. While a log is read, all sessions are away. This includes sessions that a connection held when the
-//! log was written, because the connection ended with that process.
+//! Restores the sessions of a single node from the records of the log. While a log is read, all sessions are away, even those that a connection held
+//! when the log was written: the connection ended with the process that wrote the log.
 //!
 //! Invariant: a session outlives its connection for a limited time. If a connection held the session, this time begins when the next process begins
 //! to serve, which that process records ([`ControlRecord::Start`](crate::ControlRecord::Start)). Otherwise it begins at the time of the record.
@@ -24,13 +24,17 @@ use crate::store::slab::{NONE, SlabRow as _};
 /// If the records of a partition that wait exceed this many bytes, all of them are applied.
 const UNAPPLIED_BYTES_MAX: usize = 4 << 20;
 
-/// The expiry of a session that has ended with its connection: in the past of every clock.
+/// The second in which a session that has ended with its connection expires. Every clock has passed it.
 pub(super) const ENDED_S: u32 = 0;
 
-/// The second of a record, and its bytes.
-type UnappliedRecord = (u32, Box<[u8]>);
+/// A record that is not applied yet.
+struct UnappliedRecord {
+    /// The second in which the record was written.
+    unix_s: u32,
+    bytes: Box<[u8]>,
+}
 
-/// By row: records that are not applied yet.
+/// The records that are not applied yet, by the row of their session.
 #[derive(Default)]
 pub(super) struct Unapplied {
     rows: BTreeMap<u32, Vec<UnappliedRecord>>,
@@ -39,29 +43,29 @@ pub(super) struct Unapplied {
 
 impl Unapplied {
     fn push(&mut self, id: u32, unix_s: u32, record: &[u8]) {
-        self.rows
-            .entry(id)
-            .or_default()
-            .push((unix_s, record.into()));
+        self.rows.entry(id).or_default().push(UnappliedRecord {
+            unix_s,
+            bytes: record.into(),
+        });
         self.bytes += size_of::<UnappliedRecord>() + record.len();
     }
 
     fn take(&mut self, id: u32) -> Vec<UnappliedRecord> {
         let all = self.rows.remove(&id).unwrap_or_default();
-        for (_, record) in &all {
-            self.bytes -= size_of::<UnappliedRecord>() + record.len();
+        for record in &all {
+            self.bytes -= size_of::<UnappliedRecord>() + record.bytes.len();
         }
         all
     }
 }
 
 impl Sessions {
-    /// Applies a record that was written at `now` and has these bytes. Returns whether it was valid. A state that cannot be decoded ends its session,
-    /// so the client is told that it has no session.
+    /// Replays a record of the log, which was written at `now` and has these bytes. Returns whether the record was valid. A state that cannot be decoded
+    /// ends its session, so that the client is told that it has no session.
     ///
-    /// Parts, and the claims between them, wait until [later](Self::apply_rest), because each costs time in proportion to the length of the session.
-    /// Most of them are never applied, because a whole state follows: connections record one now and then (`Recording` in `protocol/mqtt/state.rs`).
-    pub(super) fn fold(
+    /// A patch costs time in proportion to the length of the session. So patches, and the claims between them, [wait](Self::replay_waiting). Most of them
+    /// are never applied, because a whole state follows: connections record their whole state now and then (`Recording` in `protocol/mqtt/state.rs`).
+    pub(super) fn replay(
         &mut self,
         record: &SessionRecord<'_>,
         bytes: &[u8],
@@ -72,25 +76,26 @@ impl Sessions {
         let found = self.find(hash, record.name);
         let waiting_row = match &record.change {
             SessionChange::Claim { clean: false, .. } => found.filter(|id| !self.has_ended(*id)),
-            SessionChange::Patch(parts) => found.filter(|id| self.token_of_row(*id) == parts.token),
+            SessionChange::Patch(patch) => found.filter(|id| self.token_of_row(*id) == patch.token),
             _ => None,
         };
         let Some(id) = waiting_row else {
-            return self.fold_now(record, world, now);
+            return self.replay_now(record, world, now);
         };
         self.unapplied.push(id, now.unix_s, bytes);
-        self.unapplied.bytes <= UNAPPLIED_BYTES_MAX || self.apply_rest(world, now) == 0
+        self.unapplied.bytes <= UNAPPLIED_BYTES_MAX || self.replay_waiting(world, now) == 0
     }
 
-    /// Applies the records that wait. Called after the log was read. Returns the number of sessions with an invalid record.
-    pub(super) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
+    /// Replays the records that wait. Called after the log was read. Returns the number of sessions with an invalid record.
+    pub(super) fn replay_waiting(&mut self, world: &World, now: Now) -> u32 {
         let mut invalid = 0;
         while let Some((id, _)) = self.unapplied.rows.first_key_value() {
             let mut are_valid = true;
-            for (unix_s, bytes) in self.unapplied.take(*id) {
-                // The record was decoded before, so this succeeds.
-                if let Ok(Some((_, record))) = SessionRecord::decode(&bytes) {
-                    are_valid &= self.fold_now(&record, world, Now { unix_s, ..now });
+            for waiting in self.unapplied.take(*id) {
+                // The record was decoded when it came, so this succeeds.
+                if let Ok(Some((_, record))) = SessionRecord::decode(&waiting.bytes) {
+                    let unix_s = waiting.unix_s;
+                    are_valid &= self.replay_now(&record, world, Now { unix_s, ..now });
                 }
             }
             invalid += u32::from(!are_valid);
@@ -98,7 +103,7 @@ impl Sessions {
         invalid
     }
 
-    fn fold_now(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
+    fn replay_now(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
         match &record.change {
@@ -114,7 +119,7 @@ impl Sessions {
                         if token != 0 && self.token_of_row(id) == 0 {
                             self.set_token(id, token, &world.admission);
                         }
-                        self.note_held(id, expiry_s, will.clone(), &world.admission);
+                        self.set_held(id, expiry_s, will.clone(), &world.admission);
                         return true;
                     }
                     Some(id) => self.end_recorded(id, world, now),
@@ -150,13 +155,13 @@ impl Sessions {
                 }
                 self.insert_recorded(record.name, state, world, now)
             }
-            SessionChange::Patch(parts) => {
-                let Some(id) = found.filter(|id| self.token_of_row(*id) == parts.token) else {
+            SessionChange::Patch(patch) => {
+                let Some(id) = found.filter(|id| self.token_of_row(*id) == patch.token) else {
                     // The session has ended, or a later claim has begun another one.
                     return true;
                 };
-                let session = patched_session(&self.copy_of_state(id), parts, world);
-                match (session, &parts.terms) {
+                let session = patched_session(&self.copy_of_state(id), patch, world);
+                match (session, &patch.terms) {
                     (Ok(session), None) => {
                         self.replace_state(id, session, &world.admission);
                         true
@@ -174,7 +179,7 @@ impl Sessions {
         }
     }
 
-    /// The contents of a record, written `now`, that only changes the terms of a session that is away: a patch that changes nothing, and the terms.
+    /// The contents of a record that only changes the terms of a session that is away: a patch that changes nothing, and the terms as of `now`.
     pub(super) fn record_of_terms(
         &self,
         (hash, name): (u32, &[u8]),
@@ -202,7 +207,7 @@ impl Sessions {
         ))
     }
 
-    /// Whether the session in this row has ended in the log, and only waits for its will. No claim continues it.
+    /// Whether the log says that the session in this row has ended, and the row only stays until the will is published. No claim continues the session.
     fn has_ended(&self, id: u32) -> bool {
         let away = self.states.rows.get(self.rows.get(id).holder);
         away.expires_s == ENDED_S
@@ -279,7 +284,7 @@ impl Sessions {
         id
     }
 
-    /// Ends all sessions without their wills. Called after the log was read.
+    /// Ends all sessions and drops their wills. Called after the log was read.
     pub(super) fn end_all(&mut self, world: &World, now: Now) {
         for id in 0..self.row_end() {
             if self.away_row(id).is_some() {
@@ -295,7 +300,7 @@ impl Sessions {
         self.remove_session(id, owner, &world.admission);
     }
 
-    /// Gives a token to the session in this row, which has none. It began before sessions were recorded.
+    /// Gives a token to the session in this row, which has none because it began before sessions were recorded.
     fn set_token(&mut self, id: u32, token: u64, counts: &Admission) {
         let state = self.copy_of_state(id);
         // The state was checked when it was restored.
@@ -305,8 +310,8 @@ impl Sessions {
         }
     }
 
-    /// Notes that a connection with this will holds the session in this row: the session does not expire, and the will is not due.
-    fn note_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
+    /// Stores that a connection with this will holds the session in this row. So the session does not expire, and the will is not due.
+    fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
         let (party, before) = self.party_and_bytes(id, counts);
         self.reschedule(id, |away| {
             away.expires_s = FOREVER_S;
@@ -322,8 +327,8 @@ impl Sessions {
         self.held_in_log.insert(id, expiry_s);
     }
 
-    /// From `now` on, no connection holds any session. Called after the log was read, and at each record of a start in the log. Returns whether there
-    /// were any, so that this start must be recorded: otherwise their expiry would begin anew after another crash.
+    /// From `now` on, no connection holds any session. Called after the log was read, and at each record of a start in the log. Returns whether this
+    /// start must be recorded, because connections held sessions: otherwise the expiry of these sessions would begin anew after another crash.
     pub(super) fn release_held_in_log(&mut self, now: Now) -> bool {
         self.is_start_unrecorded |= !self.held_in_log.is_empty();
         for (id, expiry_s) in core::mem::take(&mut self.held_in_log) {
@@ -337,12 +342,12 @@ impl Sessions {
         self.is_start_unrecorded
     }
 
-    /// The log has the record of this start. Returns whether it lacked the record.
-    pub(super) fn note_start_recorded(&mut self) -> bool {
+    /// Whether the log lacks the record of this start. From now on it counts as recorded.
+    pub(super) fn take_unrecorded_start(&mut self) -> bool {
         core::mem::take(&mut self.is_start_unrecorded)
     }
 
-    /// Changes when the will or the end of the session in this row, which is away, is due.
+    /// Changes the will of the session in this row, which is away, or the seconds in which the will or the end is due.
     pub(super) fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut AwaySession)) {
         let away = self.states.rows.get_mut(self.rows.get(id).holder);
         self.due_rows.remove(&(away.due_s(), id));
@@ -356,7 +361,7 @@ impl Sessions {
     }
 }
 
-/// The expiry of a session that is away from `now` on, and outlives its connection by `expiry_s`.
+/// The second in which a session expires that is away from `now` on, and outlives its connection by `expiry_s` seconds.
 fn expires_s(now: Now, expiry_s: u32) -> u32 {
     match expiry_s {
         0 => ENDED_S,
@@ -383,12 +388,13 @@ mod tests {
             Table(Sessions::new(0, 1, false), world)
         }
 
-        fn fold(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
+        /// Replays a record at once.
+        fn replay(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
             let now = Now { s: 1, unix_s: 1 };
-            self.push(name, change) && self.0.apply_rest(&self.1, now) == 0
+            self.push(name, change) && self.0.replay_waiting(&self.1, now) == 0
         }
 
-        /// Adds a record, which may wait.
+        /// Replays a record, now or later.
         fn push(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
             let record = SessionRecord {
                 name,
@@ -398,7 +404,7 @@ mod tests {
             let now = Now { s: 1, unix_s: 1 };
             let mut bytes = Vec::new();
             record.encode().write(&mut bytes, 0);
-            self.0.fold(&record, &bytes, &self.1, now)
+            self.0.replay(&record, &bytes, &self.1, now)
         }
     }
 
@@ -421,14 +427,14 @@ mod tests {
             token,
             will: None,
         };
-        assert!(table.fold(b"it", claim(true, 60, 9)));
-        assert!(table.fold(b"it", claim(false, 0, 0)));
+        assert!(table.replay(b"it", claim(true, 60, 9)));
+        assert!(table.replay(b"it", claim(false, 0, 0)));
         let now = Now { s: 1, unix_s: 1 };
         table.0.release_held_in_log(now);
         let hash = xxh3_64_with_seed(b"it", table.1.seed) as u32;
         assert!(table.0.has(hash, b"it") && !table.0.would_continue(hash, b"it", now));
-        // The next records find an ended session, too.
-        assert!(table.fold(b"it", claim(false, 60, 8)));
+        // For the next records of the log, too, the session has ended.
+        assert!(table.replay(b"it", claim(false, 60, 8)));
         assert_eq!((table.0.len(), table.0.token_of_row(0)), (1, 8));
     }
 
@@ -442,7 +448,7 @@ mod tests {
         };
         let begun = begun.encode();
         let state = SessionChange::State(RecordedState::new(&begun, terms()));
-        assert!(table.fold(b"it", state));
+        assert!(table.replay(b"it", state));
         let claim = |token| SessionChange::Claim {
             clean: false,
             expiry_s: 60,
@@ -451,14 +457,14 @@ mod tests {
             will: None,
         };
         for token in [9, 8] {
-            assert!(table.fold(b"it", claim(token)));
+            assert!(table.replay(b"it", claim(token)));
             let state = table.0.copy_of_state(0);
             let session = StoredSession::decode(&state).expect("it is whole");
             assert_eq!((session.token, &session.keyless[..]), (9, &[7][..]));
         }
     }
 
-    /// Tests that this claim does not wait: otherwise the records of the new session would be applied before the claim.
+    /// Tests that this claim is replayed at once: otherwise the records of the new session would be applied before the claim.
     #[test]
     fn claim_behind_a_session_that_only_waits_for_its_will_begins_another_one() {
         let mut table = Table::new();
@@ -487,35 +493,35 @@ mod tests {
             ..states[1].clone()
         };
         let patch = Outline::from_session(&states[1]).patch(&after, &Outline::from_session(&after));
-        let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
-        assert!(table.fold(b"it", parts));
+        let change = SessionChange::Patch(RecordedPatch::new(&patch, None));
+        assert!(table.replay(b"it", change));
         assert_eq!(unreleased(table.0.state_of(0)), 1);
     }
 
     #[test]
     fn state_that_cannot_be_decoded_ends_its_session_and_no_other() {
         let mut table = Table::new();
-        let mut fold = |name, bytes| {
+        let mut replay = |name, bytes| {
             let state = SessionChange::State(RecordedState {
                 terms: terms(),
                 bytes,
                 payloads: Vec::new(),
             });
-            (table.fold(name, state), table.0.len())
+            (table.replay(name, state), table.0.len())
         };
         let session = StoredSession {
             token: 9,
             ..StoredSession::default()
         };
         let state = session.encode().bytes;
-        assert_eq!(fold(b"it", &state), (true, 1));
-        assert_eq!(fold(b"other", &state), (true, 2));
-        assert_eq!(fold(b"it", &state[1..]), (false, 1));
-        assert_eq!(fold(b"it", &state), (true, 2));
+        assert_eq!(replay(b"it", &state), (true, 1));
+        assert_eq!(replay(b"other", &state), (true, 2));
+        assert_eq!(replay(b"it", &state[1..]), (false, 1));
+        assert_eq!(replay(b"it", &state), (true, 2));
     }
 
     #[test]
-    fn parts_change_the_session_of_their_token_and_end_it_if_its_state_is_another_one() {
+    fn patch_changes_the_session_of_its_token_and_ends_it_if_it_is_for_another_state() {
         let mut table = Table::new();
         let states = [0, 1, 2].map(|received| StoredSession {
             token: 9,
@@ -530,34 +536,34 @@ mod tests {
             token: 9,
             will: None,
         };
-        assert!(table.fold(b"it", claim));
-        let mut fold = |token, before, after, terms| {
+        assert!(table.replay(b"it", claim));
+        let mut replay = |token, before, after, terms| {
             let patch = SessionPatch {
                 token,
                 ..Outline::from_session(before).patch(after, &Outline::from_session(after))
             };
-            let parts = SessionChange::Patch(RecordedPatch::new(&patch, terms));
-            let is_valid = table.fold(b"it", parts);
+            let change = SessionChange::Patch(RecordedPatch::new(&patch, terms));
+            let is_valid = table.replay(b"it", change);
             let ids = (table.0.len() > 0).then(|| unreleased(table.0.state_of(0)));
             (is_valid, ids)
         };
-        assert_eq!(fold(9, begun, one, None), (true, Some(1)));
+        assert_eq!(replay(9, begun, one, None), (true, Some(1)));
         assert_eq!(
-            fold(8, begun, two, None),
+            replay(8, begun, two, None),
             (true, Some(1)),
             "of another session"
         );
-        assert_eq!(fold(9, one, two, Some(terms())), (true, Some(2)));
+        assert_eq!(replay(9, one, two, Some(terms())), (true, Some(2)));
         assert_eq!(
-            fold(9, one, two, None),
+            replay(9, one, two, None),
             (false, None),
             "a record is missing"
         );
-        assert_eq!(fold(9, two, one, None), (true, None), "it has ended");
+        assert_eq!(replay(9, two, one, None), (true, None), "it has ended");
     }
 
     #[test]
-    fn parts_before_a_whole_state_are_not_applied() {
+    fn patches_before_a_whole_state_are_not_applied() {
         let session = StoredSession {
             token: 9,
             ..StoredSession::default()
@@ -576,9 +582,9 @@ mod tests {
             })
         };
         assert!(table.push(b"it", unreadable()));
-        assert!(table.fold(b"it", of(terms())));
+        assert!(table.replay(b"it", of(terms())));
         assert_eq!((table.0.len(), table.0.unapplied.bytes), (1, 0));
-        assert!(!table.fold(b"it", unreadable()));
+        assert!(!table.replay(b"it", unreadable()));
         assert_eq!(table.0.len(), 0);
     }
 }

@@ -5,8 +5,8 @@
 //! * Only records of the log change the state of a session, so the state is the same at all nodes. Two things are local: which connection of the node
 //!   holds a session, and which wills and ends the node has begun to record.
 //! * The connection with the last claim in the log holds the session. A change by any other connection is void at all nodes (fencing).
-//! * A node's homes must keep messages for each session. If a connection of the node holds the session, that connection tells the homes, otherwise
-//!   this table does.
+//! * The homes of each node must keep the messages for every session. If a connection of the node holds the session, that connection tells the homes
+//!   which messages; otherwise this table does.
 //! * Only the steward of the partition publishes wills and ends sessions that expire.
 //! * If a session or a will ends, its token is [retired](crate::home::retired_tokens): its keys are released later.
 
@@ -24,9 +24,9 @@ use crate::base::snapshot::Block;
 use crate::base::time::Now;
 use crate::budget::admission::{Counts, Party};
 use crate::budget::world::World;
-use crate::home::retired_tokens::{SavedToken, WILL_KEPT_S, WILL_RETRY_S};
+use crate::home::retired_tokens::{Charge, SavedToken, WILL_KEPT_S, WILL_RETRY_S};
 use crate::home::session_terms::{
-    Consequences, DeadHolder, DueInLog, HolderTerms, LogPlace, Replica,
+    BegunWork, Consequences, DeadHolder, DueInLog, HolderTerms, LogPlace, Replica, WillRetry,
 };
 use crate::mail::session::record::{
     ChangeAtHome, ChangedBy, Fence, RecordedPatch, RecordedState, SessionChange, SessionRecord,
@@ -55,8 +55,8 @@ impl Sessions {
                 Some(id) => self.apply_state(id, state, fence.changed_by, world, place.now),
                 None => Consequences::void(),
             },
-            (SessionChange::Patch(parts), Some(fence)) => match self.row_if_allowed(found, fence) {
-                Some(id) => self.apply_parts(id, parts, fence.changed_by, world, place.now),
+            (SessionChange::Patch(patch), Some(fence)) => match self.row_if_allowed(found, fence) {
+                Some(id) => self.apply_patch(id, patch, fence.changed_by, world, place.now),
                 None => Consequences::void(),
             },
             (SessionChange::End { .. }, Some(fence)) => match self.row_if_allowed(found, fence) {
@@ -104,7 +104,7 @@ impl Sessions {
                     Some(held) => held.expiry_s == 0,
                     None => expires_s <= now.unix_s,
                 };
-            // The steward has not published it yet: it is busy, or a limit refused the will.
+            // A will that is due is still here if the steward is busy, or if a limit has refused it.
             let is_due = self.is_will_due(id, now);
             let (kept, old_will, old_owner) = self.take_stored(id, counts, now);
             (consequences.fenced_holder, consequences.is_takeover) =
@@ -112,15 +112,14 @@ impl Sessions {
             let party = counts.party_of_session(record.name, old_owner);
             match old_will {
                 Some(will) if has_ended || is_due || will.delay_s == 0 => {
-                    self.retire((will.token, Some(will)), (party, 0), world, now);
+                    self.retire(will.token, Some(will), party, 0, world, now);
                 }
-                Some(will) => self.retire((will.token, None), (party, 0), world, now),
+                Some(will) => self.retire(will.token, None, party, 0, world, now),
                 None => {}
             }
             let bytes = &kept.state.bytes;
             if has_ended {
-                let keys = (party, key_bytes(bytes));
-                self.retire((token_of(bytes), None), keys, world, now);
+                self.retire(token_of(bytes), None, party, key_bytes(bytes), world, now);
                 consequences.no_longer_needed =
                     old_replica.local_holder.is_none().then(|| bytes.clone());
                 self.remove_row(id);
@@ -196,16 +195,16 @@ impl Sessions {
         self.set_state(id, session, state.terms.clone(), by, world, now)
     }
 
-    fn apply_parts(
+    fn apply_patch(
         &mut self,
         id: u32,
-        parts: &RecordedPatch<'_>,
+        patch: &RecordedPatch<'_>,
         by: ChangedBy,
         world: &World,
         now: Now,
     ) -> Consequences {
         let old_state = self.copy_of_state(id);
-        match (patched_session(&old_state, parts, world), &parts.terms) {
+        match (patched_session(&old_state, patch, world), &patch.terms) {
             (Ok(session), Some(terms)) => {
                 self.set_state(id, session, terms.clone(), by, world, now)
             }
@@ -238,7 +237,7 @@ impl Sessions {
         if token_of_will(&old_will) != token_of_will(&terms.will) {
             let name = self.clients.get(self.rows.get(id).client);
             let party = counts.party_of_session(name, old_owner);
-            self.retire((token_of_will(&old_will), None), (party, 0), world, now);
+            self.retire(token_of_will(&old_will), None, party, 0, world, now);
         }
         let is_held = by == ChangedBy::Holder;
         if !self.has_holder_here(id) && !has_same_needs(&old_session.state.bytes, &session.bytes) {
@@ -280,8 +279,8 @@ impl Sessions {
         consequences
     }
 
-    /// Ends a session whose record cannot be decoded, at all nodes alike. The client is told that it has no session any more. The record counts as
-    /// void, so a connection that has ended still releases what it needed.
+    /// Ends a session whose record cannot be decoded: all nodes do the same. The client is told that it has no session any more. The record counts as
+    /// void, so a connection that has ended still releases the messages that homes kept for it.
     fn end_unreadable(&mut self, id: u32, world: &World, now: Now) -> Consequences {
         Consequences {
             is_void: true,
@@ -295,16 +294,15 @@ impl Sessions {
         let name = self.clients.get(self.rows.get(id).client);
         let party = world.admission.party_of_session(name, owner);
         self.remove_session(id, owner, &world.admission);
-        let keys = (party, key_bytes(&kept.state.bytes));
-        self.retire((token_of(&kept.state.bytes), None), keys, world, now);
+        let bytes = &kept.state.bytes;
+        self.retire(token_of(bytes), None, party, key_bytes(bytes), world, now);
         if let Some(will) = will {
-            // If an operator ends the session, the will is not published yet.
+            // If an operator ends the session, nobody has published the will yet.
             let is_due = by == ChangedBy::Operator;
-            let retired = (will.token, is_due.then_some(will));
-            self.retire(retired, (party, 0), world, now);
+            self.retire(will.token, is_due.then_some(will), party, 0, world, now);
         }
         Consequences {
-            // A connection that has ended releases what it needed.
+            // If a connection of this node has held the session, it releases the messages itself when it ends.
             no_longer_needed: old_replica
                 .local_holder
                 .is_none()
@@ -316,9 +314,9 @@ impl Sessions {
         }
     }
 
-    /// Notes that a node is dead: its connections hold no sessions any more, and the delays of these sessions begin at this time of the log. Later
-    /// turns visit the rows. If a record concerns a row before its visit, the row is [released](Self::release_if_dead) first. With `at_once` all rows
-    /// are visited now.
+    /// Releases the sessions of a dead node: its connections hold no sessions any more, and the delays of these sessions begin at this time of the log.
+    /// Later turns visit the rows. If a record concerns a row before that visit, the session in the row is [released](Self::release_if_dead) first. With
+    /// `at_once` all rows are visited now.
     pub(super) fn release_writer(&mut self, writer: u64, now: Now, at_once: bool) {
         let Some(replicas) = &mut self.replicas else {
             return;
@@ -348,8 +346,8 @@ impl Sessions {
             }
         }
         let consequences = rows.iter().filter_map(|id| self.release_if_dead(*id));
-        let after = consequences.collect();
-        Some((rows.len() as u32, after))
+        let consequences = consequences.collect();
+        Some((rows.len() as u32, consequences))
     }
 
     /// Releases the session in this row if its holder's node has died. Returns the effects, if a connection of this node held the session.
@@ -415,7 +413,7 @@ impl Sessions {
         Some((session, SavedSession { expiry_s, state }, claim))
     }
 
-    /// The condition for a change of this session by its connection; `None` if the connection does not hold it any more.
+    /// The condition under which a change of this session by its connection is applied; `None` if the connection does not hold the session any more.
     pub(super) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
         self.name_of(id)?;
         let claim = self.replica(id.row)?.claim;
@@ -435,12 +433,12 @@ impl Sessions {
         }
         match is_steward {
             true => self.restart_steward_work(),
-            // The next steward publishes them.
+            // The next steward publishes the refused wills.
             false => replicas.refused_wills = VecDeque::new(),
         }
     }
 
-    /// Lets the steward start over with all work that is not recorded.
+    /// Makes the steward start over with all work whose record is not in the log.
     pub(super) fn restart_steward_work(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.claimed_wills.publish_all_again();
@@ -451,8 +449,8 @@ impl Sessions {
 
     /// The next work of this node that is due now. A session stays in the table until the record of its end is applied.
     pub(super) fn next_due_in_log(&mut self, now: Now, counts: &Counts) -> Option<DueInLog> {
-        if let Some((visited, after)) = self.release_some_of_dead() {
-            return Some(DueInLog::Released(visited, after));
+        if let Some((visited, consequences)) = self.release_some_of_dead() {
+            return Some(DueInLog::Released(visited, consequences));
         }
         let replicas = self.replicas.as_mut()?;
         let is_steward = replicas.is_steward;
@@ -464,39 +462,39 @@ impl Sessions {
         if !replicas.is_steward {
             return None;
         }
-        // What this process began to record in an earlier stewardship may be lost, so it begins again.
+        // A record that this process wrote in an earlier stewardship may be lost, so its work begins again.
         let stewardship = replicas.stewardship;
-        let begun_earlier = replicas.begun_work.first().copied();
+        let begun_work = replicas.begun_work.first().copied();
         let refused = replicas.refused_wills.front().copied();
-        let id = match (
-            begun_earlier.filter(|(earlier, _)| *earlier < stewardship),
+        let row = match (
+            begun_work.filter(|it| it.stewardship < stewardship),
             refused,
         ) {
-            (Some(entry), _) => {
-                replicas.begun_work.remove(&entry);
-                entry.1
+            (Some(begun), _) => {
+                replicas.begun_work.remove(&begun);
+                begun.row
             }
-            (None, Some((again_s, id))) if again_s <= now.unix_s => {
+            (None, Some(WillRetry { again_s, row })) if again_s <= now.unix_s => {
                 replicas.refused_wills.pop_front();
                 if replicas.refused_wills.is_empty() {
                     replicas.refused_wills = VecDeque::new();
                 }
-                // Otherwise the session has changed meanwhile.
+                // If the session has changed meanwhile, its work is not begun any more.
                 replicas
                     .begun_work
-                    .remove(&(stewardship, id))
-                    .then_some(id)?
+                    .remove(&BegunWork { stewardship, row })
+                    .then_some(row)?
             }
             _ => self.due_rows.pop_first()?.1,
         };
-        let due = self.due_work(id, now)?;
+        let due = self.due_work(row, now)?;
         let replicas = self.replicas.as_mut()?;
-        replicas.begun_work.insert((stewardship, id));
+        replicas.begun_work.insert(BegunWork { stewardship, row });
         Some(due)
     }
 
-    /// A limit has refused the will with this token of the session with this name. Returns whether the steward publishes it again later. It does not if
-    /// the will was due long ago, or if the session ends because memory is short.
+    /// Makes the steward publish a will again later, because a limit has refused it. `will` is its token, and `name` that of its session. Returns false
+    /// if the will is dropped: it was due long ago, or the session ends because memory is short.
     pub(super) fn keep_refused_will(
         &mut self,
         (hash, name): (u32, &[u8]),
@@ -517,15 +515,17 @@ impl Sessions {
         }
         if let Some(replicas) = &mut self.replicas {
             let again_s = now.unix_s.saturating_add(WILL_RETRY_S);
-            replicas.refused_wills.push_back((again_s, id));
+            replicas
+                .refused_wills
+                .push_back(WillRetry { again_s, row: id });
         }
         true
     }
 
-    /// A limit has refused the will of a retired token. The steward publishes it again later.
-    pub(super) fn note_retired_will_refused(&mut self, number: u64, now: Now) {
+    /// Makes the steward publish the will of the retired token with this number again later, because a limit has refused the will.
+    pub(super) fn publish_retired_will_later(&mut self, number: u64, now: Now) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.claimed_wills.note_refused(number, now.unix_s);
+            replicas.claimed_wills.publish_later(number, now.unix_s);
         }
     }
 
@@ -546,9 +546,9 @@ impl Sessions {
         })
     }
 
-    /// The change that the steward records after it has published the session's will with the token `will` (0: the session has no will). It is the
-    /// end of the session if it has expired, otherwise its state without the will. `None` if a connection holds the session, or if no such session
-    /// has this will.
+    /// The change that the steward records after it has published the session's will with the token `will` (0: the session has no will). If the session
+    /// has expired, the change ends it; otherwise the change removes the will. `None` if a connection holds the session, or if the session does not have
+    /// this will any more.
     pub(super) fn change_by_steward(
         &self,
         (hash, name): (u32, &[u8]),
@@ -643,7 +643,7 @@ impl Sessions {
         }
     }
 
-    /// Writes the retired tokens from index `from` on. Returns where to continue, if any are left.
+    /// Writes the retired tokens from index `from` on. Returns the index to continue with, if tokens are left.
     pub(super) fn save_retired(&self, from: usize, block: &mut Block<'_>) -> Option<usize> {
         let replicas = self.replicas.as_ref()?;
         let (retired, wills) = (&replicas.retired, &replicas.claimed_wills);
@@ -663,11 +663,11 @@ impl Sessions {
             end_s,
             token,
             will,
-            payer,
+            key_charge,
         } = saved;
         if let Some(replicas) = &mut self.replicas {
             let all = replicas.tokens_for(will.is_some());
-            all.insert((token, will), end_s, payer, &world.admission);
+            all.insert(token, will, end_s, key_charge, &world.admission);
         }
     }
 
@@ -696,17 +696,24 @@ impl Sessions {
         })
     }
 
-    /// Retires a token, with the will if the steward must publish it. `payer` is the party of the session, and the bytes of the token's keys.
+    /// Retires a token, with the will if the steward must publish it. The token has `key_bytes` bytes of keys. `party` is that of the session, and is
+    /// charged for them and for the will.
     fn retire(
         &mut self,
-        retired: (u64, Option<Box<Will>>),
-        payer: (Party, usize),
+        token: u64,
+        will: Option<Box<Will>>,
+        party: Party,
+        key_bytes: usize,
         world: &World,
         now: Now,
     ) {
         if let Some(replicas) = &mut self.replicas {
-            let all = replicas.tokens_for(retired.1.is_some());
-            all.insert(retired, now.unix_s, Some(payer), &world.admission);
+            let all = replicas.tokens_for(will.is_some());
+            let charge = Charge {
+                party,
+                bytes: key_bytes,
+            };
+            all.insert(token, will, now.unix_s, Some(charge), &world.admission);
         }
     }
 
@@ -730,7 +737,7 @@ impl Sessions {
 /// After the death of a node, one step of work visits this many rows.
 const ROWS_PER_PIECE: usize = 16;
 
-/// The first second in which `seconds` have passed for sure; for 0, the current second.
+/// The first second in which `seconds` whole seconds have passed; for 0, the current second.
 fn due_s(now: Now, seconds: u32) -> u32 {
     match seconds {
         0 => now.unix_s,

@@ -1,4 +1,4 @@
-//! Sessions in a snapshot. All are away, since the process that writes a snapshot has no connections (any more).
+//! Sessions in a snapshot. All of them are away: a process that writes a snapshot has no connections, or has closed them.
 //!
 //! For subscribers with No Local, a message names its publisher by the row and the life of its session. So a snapshot keeps the rows of sessions, and
 //! the lives of rows without a session.
@@ -27,9 +27,11 @@ use crate::store::slab::{NONE, SlabRow as _};
 const IS_ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
-/// A connection held the session when the log was written. Times begin when no connection holds the session any more.
+/// A connection held the session when the log was written. The seconds until the end and the will count from the time at which no connection holds the
+/// session any more.
 const IS_HELD: u8 = 8;
-/// The session belongs to a cluster: its last claim follows. Times are seconds of the log's clock, so that all nodes restore the same state.
+/// The session belongs to a cluster: its last claim follows. The times of its end and its will are seconds of the log's clock, so that all nodes restore
+/// the same state.
 const HAS_CLAIM: u8 = 16;
 /// The maximum number of bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 64;
@@ -48,8 +50,15 @@ pub(super) struct SnapshotSession<'a> {
     will: Option<(u32, Will)>,
     /// Whether a connection held the session.
     is_held: bool,
-    /// In a cluster: the offset of the last claim, and its writer.
-    claim: Option<(u64, u64)>,
+    /// In a cluster: the last claim.
+    claim: Option<SnapshotClaim>,
+}
+
+/// The last claim of a session of a cluster.
+struct SnapshotClaim {
+    offset: u64,
+    /// The process whose connection holds the session; 0 if none does.
+    writer: u64,
 }
 
 impl Sessions {
@@ -58,8 +67,8 @@ impl Sessions {
         self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }
 
-    /// Writes the sessions from row `from` on. Seconds count from `head_s`, the second of the snapshot's head, which is long ago if a document was
-    /// replaced in place. Returns the row to continue with, if any are left.
+    /// Writes the sessions from row `from` on. Seconds count from `head_s`, the second in the snapshot's head. That second is long ago if a part of a
+    /// snapshot is replaced in place. Returns the row to continue with, if sessions are left.
     pub(crate) fn save(&self, from: u64, head_s: u32, block: &mut Block<'_>) -> Option<u64> {
         for id in from as u32..self.rows.end() {
             if block.is_full() {
@@ -131,7 +140,10 @@ impl Sessions {
         let life = from.byte()?;
         let flags = from.byte()?;
         let claim = match flags & HAS_CLAIM != 0 {
-            true => Some((from.number()?, from.word()?)),
+            true => Some(SnapshotClaim {
+                offset: from.number()?,
+                writer: from.word()?,
+            }),
             false => None,
         };
         let client = from.field()?;
@@ -220,10 +232,10 @@ impl Sessions {
         self.index.insert(&mut self.rows, id);
         self.store_away(id, away, state.payloads);
         let expiry_s = saved.remaining_s.unwrap_or(FOREVER_S);
-        if let Some((claim, writer)) = saved.claim {
+        if let Some(SnapshotClaim { offset, writer }) = saved.claim {
             let held = saved.is_held.then_some(HolderTerms { writer, expiry_s });
             let replica = Replica {
-                claim,
+                claim: offset,
                 holder_terms: held,
                 local_holder: None,
             };
@@ -283,20 +295,20 @@ pub(super) fn checked_session(
     Ok(session)
 }
 
-/// A session with the changes of a record and the epoch of this process.
+/// A session after the changes of a record, in the epoch of this process.
 ///
 /// # Errors
 /// The record does not fit the state of the session, or is damaged.
 pub(super) fn patched_session(
     session: &EncodedSession,
-    parts: &RecordedPatch<'_>,
+    patch: &RecordedPatch<'_>,
     world: &World,
 ) -> Result<EncodedSession, Damaged> {
-    let payloads = share_payloads(&parts.payloads, world);
+    let payloads = share_payloads(&patch.payloads, world);
     let mut session = apply_patch(
         session,
-        parts.digest_before,
-        parts.changes,
+        patch.digest_before,
+        patch.changes,
         payloads,
         world.partitions,
     )?;

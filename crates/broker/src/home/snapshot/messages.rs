@@ -2,7 +2,7 @@
 
 use crore_wire::websocket::frame;
 
-use super::present_row_of;
+use super::row_here;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::{RetentionMode, Settings};
@@ -12,6 +12,7 @@ use crate::budget::admission::Client;
 use crate::home::Home;
 use crate::home::compression::opcode_of;
 use crate::home::logs::Logs;
+use crate::home::topic_row::RestoredTopic;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, ArrivalCursor};
 use crate::mail::fields::check_stored_message;
@@ -111,7 +112,7 @@ impl Home {
         &mut self,
         from: &mut FieldReader<'_>,
         origin: &Origin,
-        topics: &[(u32, u32)],
+        topics: &[RestoredTopic],
         settings: &Settings,
         rules: &Rules,
         now: Now,
@@ -136,7 +137,7 @@ impl Home {
             ..message
         };
         if is_retained {
-            // Under a rule that keeps the latest, the topic's log is the retained state.
+            // If the rule keeps only the latest messages, the topic's log is the retained state.
             if !message.latest {
                 self.set_retained(id, &message, false, rules);
             }
@@ -155,7 +156,7 @@ impl Home {
         if messages_max == 0 {
             let log = &mut self.logs.partitions[partition_index].log;
             log.losses.add(id, previous, offset);
-            // If newer messages were removed without a loss, an empty chain (list of messages) keeps the offset of the last loss.
+            // If newer messages were removed without a loss, an empty chain (list of messages) stores the offset of the last loss.
             let row = self.topics.rows.get_mut(id);
             log.clear(row.chain);
             row.chain = match offset < row.last_offset() {
@@ -177,8 +178,8 @@ impl Home {
             )
             .0;
         if offset < row.last_offset() {
-            // Newer messages may be restored later, or may have been removed without a loss. If the budget removes this message before, the whole
-            // topic would count as lost without this note.
+            // Newer messages may be restored later, or may have been removed without a loss. Without this call all of them would count as lost, if the
+            // budget removes this message before they are restored.
             log.note_newest_removed(row.chain);
         }
         self.count_growth(partition_index, rules, now, usize::MAX);
@@ -186,14 +187,14 @@ impl Home {
     }
 }
 
-/// Reads a message's record. Returns whether it is the topic's retained message, and the message. Its field `latest` is not in the record:
-/// the caller sets it by the topic's rule.
+/// Reads a message's record. Returns whether it is the topic's retained message, and the message. The record does not have the field `latest`, which
+/// the caller sets by the topic's rule.
 fn read_message<'a>(
     from: &mut FieldReader<'a>,
-    topics: &[(u32, u32)],
+    topics: &[RestoredTopic],
 ) -> Result<(bool, NewMessage<'a>), Damaged> {
     let flags = from.byte()?;
-    let topic = present_row_of(from.number32()?, topics)?;
+    let topic = row_here(from.number32()?, topics)?;
     let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
     let ttl_s = match flags & HAS_TTL != 0 {
         true => Some(from.number32()?),

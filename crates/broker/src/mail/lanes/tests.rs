@@ -94,7 +94,7 @@ fn flush_posts_one_mail_to_each_peer_that_has_mail() {
     assert!(to_home.frames.is_none());
     assert_eq!(to_home.bytes, b"ask");
     assert_eq!(
-        lanes.to[2].under_way_bytes,
+        lanes.to[2].in_flight_bytes,
         lanes.weight(0, 3),
         "until credit comes back"
     );
@@ -110,7 +110,7 @@ fn weights_of_asks_under_way_add_up() {
         lanes.to[0].publishes += 1;
         assert_eq!(targets(&flush(&mut lanes)), [0]);
     }
-    assert_eq!(lanes.to[0].under_way_bytes, lanes.weight(2, 15));
+    assert_eq!(lanes.to[0].in_flight_bytes, lanes.weight(2, 15));
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! The difference between two states of a session, for the records of the log. A record contains only the changes: otherwise a client with a
-//! thousand subscriptions would write all of them for each step of a QoS 2 message.
+//! The difference between two states of a session, for the records of the log. A record contains only the changes: otherwise the log would get all
+//! subscriptions of a client, which may be a thousand, with each step of a QoS 2 message.
 //!
-//! The connection that writes the records does not keep the stored form of the state in the log, but its [`Outline`]: two hashes for each
+//! The connection that writes the records does not remember the whole state that is in the log, but only its [`Outline`]: two hashes for each
 //! subscription and message. A patch has the [digest](Outline::digest) of the outline before the change. A reader whose session has another
-//! digest ignores the patch, so the loss of a record (by damage of the log) cannot cause a session that is half right.
+//! digest refuses the patch. So if a record is lost because the log is damaged, no session gets a state that is half right.
 //!
 //! The bytes of a patch: the common positions (a list), then a script for each list of the [stored form](super::stored): subscriptions, messages
 //! in flight, messages that wait, packet ids. A script is a sequence of steps. A step is a number: the operation in the lowest three bits, and
 //! above them the number of entries. A step with 0 entries ends the script, and all further entries stay.
 //!
-//! If a client keeps up, all its subscriptions with wildcards have the same positions, which change with each message. So a patch has these
-//! positions once, and one step [`ADVANCE`] for all of these subscriptions.
+//! If a client has received all messages, all its subscriptions with wildcards have the same positions, and each message changes these positions. So a
+//! patch has them once, and one step [`ADVANCE`] for all of these subscriptions.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ const STEP_BITS: u32 = 3;
 /// DUP in the first byte of a PUBLISH.
 const DUP: u8 = 0b1000;
 
-/// A patch. It changes only the session with this token, in the state with this digest.
+/// A patch. It only fits the session with this token while the state of the session has this digest.
 #[derive(Clone, Debug)]
 pub struct SessionPatch {
     /// The token of the session.
@@ -49,7 +49,7 @@ pub struct SessionPatch {
     pub changes: EncodedSession,
 }
 
-/// What the digest of a state includes. The log may have records of earlier builds. A change of the hashes needs another form here, and a flag in the
+/// What the digest of a state includes. The log may have records of earlier builds, so a build with other hashes must add a form here, and a flag in the
 /// record (`record.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestForm {
@@ -118,7 +118,7 @@ impl Outline {
         entries * size_of::<Entry>() + self.received.capacity() * size_of::<u16>()
     }
 
-    /// The number of QoS 2 messages of the client that it has not released.
+    /// The number of QoS 2 messages that the client has published and not released.
     pub fn unreleased(&self) -> usize {
         self.received.len()
     }
@@ -495,7 +495,7 @@ fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
     })
 }
 
-/// The entry of a message that was sent. Its packet id does not change. DUP is ignored, since it is set anyway when the message is sent
+/// The entry of a message that was sent. Its packet id does not change. The flag DUP is ignored, since the server sets it anyway when it sends the message
 /// again.
 fn sent_entry(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
     Entry {
@@ -513,8 +513,9 @@ fn waiting_entry(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
     }
 }
 
-/// A hash of a message's content. The packet's bytes are not hashed, since each sending encodes them again, with the remaining time to live.
-/// The properties are hashed too, because two requests may differ only in them; in the first form they were not.
+/// A hash of a message's content: topic, payload and properties. The bytes of the packet are not hashed, since they contain the remaining time to live,
+/// which is another one each time the message is sent. The first form does not hash the properties; the second does, because two requests may differ
+/// only in their properties.
 fn content_hash(it: &StoredMessage<'_>, ignored_flags: u8, form: DigestForm) -> u64 {
     let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !ignored_flags);
     let kind = flags << 1 | u64::from(it.is_released);

@@ -1,7 +1,7 @@
 //! The records of MQTT sessions: which connection holds a session, the session's state, its changes and its end. The key of a record is the name of the
 //! session. The record is in the log of that name's partition.
 //!
-//! On one machine, records are applied only when the log is read at the start (`home/sessions/recorded.rs`): the process that writes them has
+//! A single node applies these records only when it reads the log at the start (`home/sessions/recorded.rs`): the process that writes the records has
 //! the sessions in memory. In a cluster all nodes apply the records (`home/sessions/replicated.rs`).
 
 use alloc::boxed::Box;
@@ -34,8 +34,8 @@ pub struct SessionRecord<'a> {
     pub fence: Option<Fence>,
 }
 
-/// The condition for a change of a session in a cluster: in the log, the last claim before the change is the one that the writer knew. Otherwise
-/// the change is void, since a newer claim has given the session to another connection.
+/// The condition for a change of a session in a cluster: the last claim before the change in the log is the last claim that the writer of the change
+/// knew. Otherwise the change is void, since a newer claim has given the session to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The offset of the last claim that the change's writer knew.
@@ -64,8 +64,8 @@ pub enum SessionChange<'a> {
     Claim {
         /// Whether this claim ends the former session (Clean Start).
         clean: bool,
-        /// Seconds that the session outlives the connection. On one machine, a claim with 0 writes no session to the log, since the session ends with
-        /// the connection.
+        /// Seconds that the session outlives the connection. If they are 0 on a single node, the reader of the log begins no session, since the session
+        /// ends with the connection.
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
@@ -107,11 +107,11 @@ pub struct RecordedPatch<'a> {
     pub changes: &'a [u8],
     /// The payloads of large messages, which are not among `changes`.
     pub payloads: Vec<&'a [u8]>,
-    /// The new terms, if they change: a connection has ended, a will was published, or the home changes them.
+    /// The new terms, if they change because a connection has ended, a will was published, or the home changes them.
     pub terms: Option<Terms>,
 }
 
-/// What a record says of a session besides its state: owner, expiry, will, and whether a connection holds the session.
+/// The fields of a session besides its state: owner, expiry, will, and whether a connection holds the session.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The client that is charged for the session.
@@ -128,7 +128,7 @@ pub struct Terms {
 pub(crate) enum ChangeAtHome {
     /// The session with this token has ended.
     End(u64),
-    /// The session has new terms. The patch has no changes; only its token and its digest count.
+    /// The session has new terms. The patch has no changes. It only says, by its token and its digest, to which state the terms belong.
     Terms(SessionPatch, Terms),
 }
 
@@ -215,14 +215,14 @@ impl SessionRecord<'_> {
 }
 
 impl<'a> SessionRecord<'a> {
-    /// Whether the fence is present exactly when this log needs one. In the log of a cluster (`is_replicated`), all records need a fence except
-    /// claims.
+    /// Whether the record has a fence if it needs one, and has none otherwise. In the log of a cluster (`is_replicated`) all records except claims need
+    /// a fence.
     pub(crate) fn has_right_fence(&self, is_replicated: bool) -> bool {
         let is_claim = matches!(self.change, SessionChange::Claim { .. });
         self.fence.is_some() == (is_replicated && !is_claim)
     }
 
-    /// Decodes a record: its offset minus the first offset of its batch, and the record. `None` if the record is not of a session.
+    /// Decodes a record. Returns its offset minus the first offset of its batch, and the record; `None` if the record is not of a session.
     ///
     /// # Errors
     /// The record is malformed.

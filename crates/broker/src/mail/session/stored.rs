@@ -3,9 +3,9 @@
 //! millions of clients may be disconnected at once.
 //!
 //! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then
-//! four lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. With a token, the packet ids that
-//! no home knows are once more at the end of the last list, which is ascending before. So earlier builds read it, too. Payloads of large messages are
-//! shared with the log, so they are not in the byte string.
+//! four lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. The packet ids are ascending. If
+//! the session has a token, the packet ids that no home knows follow once more at the end of this list, so that earlier builds can read the list too.
+//! Payloads of large messages are shared with the log, so they are not in the byte string.
 //!
 //! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check)
 //! before use.
@@ -34,7 +34,7 @@ const TOKEN_RANGE: core::ops::Range<usize> = 5..13;
 
 /// The bits of a stored subscription: the options QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three flags.
 pub(super) const OPTIONS: u8 = 0x0F;
-/// Both bits of Retain Handling: no SUBSCRIBE has both.
+/// Both bits of Retain Handling. No SUBSCRIBE sets both, so together they can be a flag here.
 const LACKS_RETAINED: u8 = 0x30;
 const HAS_STARTS: u8 = 0x40;
 const HAS_POSITIONS: u8 = 0x80;
@@ -72,9 +72,9 @@ pub(crate) struct StoredSession<'a> {
     /// Messages that were not sent because the client's Receive Maximum was reached.
     pub waiting: Vec<StoredMessage<'a>>,
     /// Packet ids of QoS 2 messages that the client has not released, in ascending order. If the session has a token, the homes of the topics
-    /// know which of these messages were published, and this list only serves to charge the session for the homes' memory.
+    /// know which of these messages were published. Then this list only says for how much memory of the homes the session is charged.
     pub received: Vec<u16>,
-    /// If the session has a token: those packet ids of `received` that no home knows, since the messages were published before the session got its
+    /// If the session has a token: the packet ids of `received` that no home knows, because these messages were published before the session got its
     /// token. In ascending order.
     pub keyless: Vec<u16>,
     /// Distinguishes a [recorded](crate::budget::world::World::records_sessions) session from all others of its client id. Otherwise 0.
@@ -94,8 +94,8 @@ pub(crate) struct StoredSubscription<'a> {
     /// The offsets up to which all messages were sent to the client: one for a topic, one for each partition for a filter with wildcards. Empty
     /// if the subscription has no position: it has QoS 0, is shared, or its home has not answered.
     pub positions: Vec<u64>,
-    /// The offsets after which this subscription has sent all its messages, each at most its position. Earlier messages were sent by
-    /// overlapping subscriptions of the client, or not at all. Empty if equal to the positions.
+    /// For each position, the offset after which this subscription itself has sent all messages up to the position. Messages before this offset were sent
+    /// by overlapping subscriptions of the client, or not at all. Empty if the offsets are equal to the positions.
     pub starts: Vec<u64>,
 }
 
@@ -330,13 +330,13 @@ impl<'a> StoredSession<'a> {
         })
     }
 
-    /// Gives a token to a session without one. Homes do not know its QoS 2 messages of before.
+    /// Gives a token to a session without one. Homes do not know the QoS 2 messages that the session has received until now.
     pub fn set_token(&mut self, token: u64) {
         self.token = token;
         self.keyless.clone_from(&self.received);
     }
 
-    /// Checks a session of a snapshot with this number of partitions: a filter with wildcards has a position for each.
+    /// Checks a session of a snapshot with this number of partitions: a filter with wildcards must have a position for each partition.
     ///
     /// # Errors
     /// The fault. No server has written these bytes.
@@ -371,7 +371,7 @@ pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscrip
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut reader).ok())
 }
 
-/// The number of a stored session's unreleased QoS 2 messages, whose packet ids homes keep; 0 if the bytes cannot be decoded. Ids that no home knows
+/// The number of a stored session's unreleased QoS 2 messages, for which homes keep packet ids; 0 if the bytes cannot be decoded. Ids that no home knows
 /// count twice.
 pub(crate) fn unreleased(bytes: &[u8]) -> usize {
     let count = || -> Result<usize, Damaged> {
@@ -399,17 +399,17 @@ pub(crate) fn token_of(bytes: &[u8]) -> u64 {
     token.map_or(0, u64::from_le_bytes)
 }
 
-/// Sets the epoch of the positions of a stored session. The offsets stay: they continue when a log continues under a new epoch.
+/// Sets the epoch of the positions of a stored session. The offsets stay, because a log that continues under a new epoch continues its offsets.
 pub(crate) fn set_epoch(bytes: &mut [u8], epoch: u32) {
     if let Some(of_session) = bytes.get_mut(EPOCH_RANGE) {
         of_session.copy_from_slice(&epoch.to_le_bytes());
     }
 }
 
-/// Sets the epoch of the positions of a stored session to `to`, if it is `reader`. For a log that continues under a new epoch.
-pub(crate) fn move_positions(bytes: &mut [u8], reader: u32, to: u32) {
+/// Sets the epoch of the positions of a stored session to `to`, if it is `from`. For a log that continues under a new epoch.
+pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
     if let Some(epoch) = bytes.get_mut(EPOCH_RANGE)
-        && epoch == reader.to_le_bytes()
+        && epoch == from.to_le_bytes()
     {
         epoch.copy_from_slice(&to.to_le_bytes());
     }

@@ -83,7 +83,7 @@ pub(super) fn ask_for_page(
     let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.find_or_create(hash, name);
     let ask = Attach {
-        most: count_max.max(1),
+        messages_max: count_max.max(1),
         is_next_page: true,
         read_only: true,
         ..page_request(clients, &subs.topics, topic, to, since)

@@ -203,7 +203,7 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let to = clients.conns.reply_to(slot, 0);
     let ask = Attach {
         poll: true,
-        most: 1,
+        messages_max: 1,
         is_next_page: true,
         ..page_request(clients, &subs.topics, topic, to, Since::Live)
     };

@@ -23,7 +23,7 @@ use crate::io::Io;
 use crate::mail::session::patch::Outline;
 use crate::mail::session::record::Terms;
 use crate::mail::session::stored::{StoredSession, StoredSubscription};
-use crate::mail::{Ask, RecordSession, ReplyTo, SessionNews};
+use crate::mail::{Ask, RecordSession, ReplyTo, SessionContent};
 use crate::protocol::front::{Clients, Context, Front, Queues};
 use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state_mut};
 use crate::protocol::mqtt::deliver::send_recorded;
@@ -175,7 +175,7 @@ impl Front {
                 let patch = before.patch(&session, &after);
                 let bytes = patch.changes.bytes.len();
                 recording.add_patch_bytes(bytes);
-                (SessionNews::Patch(patch), bytes)
+                (SessionContent::Patch(patch), bytes)
             }
             None => {
                 let terms = Terms {
@@ -187,7 +187,7 @@ impl Front {
                 let (state, will) = (session.encode(), terms.will.as_ref());
                 let bytes = state.bytes.len() + will.map_or(0, |will| will.bytes());
                 (recording.whole_bytes, recording.patch_bytes) = (bytes as u32, 0);
-                (SessionNews::Whole(state, terms), bytes)
+                (SessionContent::Whole(state, terms), bytes)
             }
         };
         let bytes = size_of::<RecordSession>() + bytes;
@@ -198,7 +198,7 @@ impl Front {
             id,
             owner,
             to,
-            news: change,
+            content: change,
             charge,
         });
         subs.lanes.ask(home, |_| Ask::SessionRecord(record));

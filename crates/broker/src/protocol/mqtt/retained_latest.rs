@@ -157,7 +157,7 @@ pub(super) fn ask_latest_values(clients: &mut Clients, subs: &mut Subscriptions,
         offset => Since::At(Position { epoch, offset }),
     };
     let ask = Attach {
-        most: room,
+        messages_max: room,
         is_next_page: true,
         retained: true,
         ..counted_page_request(clients, &subs.topics, slot, sub_index, topic, since)

@@ -44,7 +44,7 @@ pub(crate) fn count_qos_subscription_of(
         lanes.ask(home, |bytes| Ask::CountQosSubscription {
             hash,
             name: Span::append(bytes, name),
-            on: is_needed,
+            begins: is_needed,
         });
     }
 }

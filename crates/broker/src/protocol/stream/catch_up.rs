@@ -32,7 +32,8 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
         subs,
         slot,
         &oldest_behind,
-        (oldest_behind.part, u32::MAX),
+        oldest_behind.part,
+        u32::MAX,
         deflate,
     );
     if clients.conns.ensure_side_row(slot).is_idle()

@@ -1,4 +1,4 @@
-//! Lists and ends connections and sessions, for the operator. A hash of a session's name chooses its home, the shard that stores the session.
+//! Lists and ends connections and sessions, for the operator. Each session has a home, the shard that keeps it; a hash of its name chooses the home.
 //!
 //! A *page* is a bounded part of a list.
 
@@ -30,8 +30,8 @@ use crate::store::slab::NONE;
 
 /// The maximum number of rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The maximum number of connections that one order ends or changes: to end a connection may need a write to the socket, and removes the
-/// connection from its topics.
+/// The maximum number of connections that one order ends or changes. Each takes long: the end of a connection may need a write to the socket, and removes
+/// the connection from its topics.
 const ENDED_PER_TURN: usize = 256;
 /// The maximum number of topics, filters and MQTT subscriptions named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;

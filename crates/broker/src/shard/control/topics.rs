@@ -31,10 +31,10 @@ pub(super) fn find_topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<T
 pub(super) fn members_page(
     home: Option<&Home>,
     ctx: &Context,
-    (name, after, most): (&[u8], u64, u32),
+    (name, after, members_max): (&[u8], u64, u32),
 ) -> PresencePage {
     let page = home.map_or_else(PresencePage::default, |home| {
-        home.read_members(name, after, most as usize)
+        home.read_members(name, after, members_max as usize)
     });
     let mut changes = PresenceChanges::default();
     for change in page.changes.iter() {
@@ -109,7 +109,7 @@ pub(in crate::shard) fn change_topic(
 ) {
     let (hash, home) = ctx.hash_and_home_of(name);
     lanes.ask(home, |bytes| Ask::Topic {
-        verb: TopicRequest::Change(change),
+        request: TopicRequest::Change(change),
         hash,
         name: Span::append(bytes, name),
         answer,

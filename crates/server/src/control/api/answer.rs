@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_goes_through_all_shards_and_ends() {
+    fn cursor_visits_all_shards_and_ends() {
         let mut cursor = Cursor::parse(None).unwrap();
         cursor.advance(Some(4096));
         assert_eq!(cursor.next(2).as_deref(), Some("0.4096"));

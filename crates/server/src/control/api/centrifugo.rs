@@ -191,7 +191,7 @@ fn body_of<'a>(
     }
 }
 
-/// Refuses more things of a kind in one request than a frame of a client may have commands.
+/// Refuses a request with more entries of a kind (`what`) than a frame of a client may have commands.
 fn check_count(state: &AdminState, count: usize, what: &str) -> Result<(), Failure> {
     let most = state
         .lifecycle

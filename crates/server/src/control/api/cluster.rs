@@ -491,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_nodes_have_the_words_that_the_page_about_clusters_has() {
+    fn states_of_nodes_are_named_as_in_the_page_about_clusters() {
         let states = [NodeLiveness::Live, NodeLiveness::Silent, NodeLiveness::Dead];
         let words = serde_json::to_value(states).expect("JSON");
         assert_eq!(words, serde_json::json!(["live", "silent", "dead"]));

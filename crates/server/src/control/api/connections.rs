@@ -260,10 +260,10 @@ pub async fn list(
         query.slow,
     )?;
     let page = PageRequest::new(query.limit, query.cursor.as_deref())?;
-    let order = |from, most| Control::Connections {
+    let order = |from, connections_max| Control::Connections {
         which: selection.clone(),
         from,
-        most,
+        connections_max,
     };
     let (found, next) = page.page(&state, state.shards.count(), order).await?;
     let connections = to_connections(&state, found).await?;

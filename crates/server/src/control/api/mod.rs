@@ -1,8 +1,8 @@
 //! The admin API, `/api/v1/`, in JSON. Its description at `/api/v1/openapi.json` is generated from the attributes and comments of the handlers
 //! (a test requests every path and status of it).
 //!
-//! Lists are divided into pages. For each page the shards are asked for bounded pieces, one after the other. A cursor names where the next
-//! page begins. All errors have the form `{"error": "the error, and the remedy"}`.
+//! Lists are divided into pages. For each page the handler asks the shards, one after the other, for a bounded number of entries. A cursor says where the
+//! next page begins. All errors have the form `{"error": "the error, and the remedy"}`.
 
 mod answer;
 mod centrifugo;

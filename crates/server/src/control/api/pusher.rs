@@ -31,17 +31,17 @@ use super::topics::{NewMessage, check_new_message, name_and_home, publish_messag
 use crate::control::connection_slots::AuthenticatedFlag;
 use crate::control::state::AdminState;
 
-/// How much the time of a request may differ from the server's.
+/// The maximum difference between the time in a request and the server's clock, in seconds.
 const WINDOW_S: u64 = 600;
-/// The most channels of an event, as Pusher has it.
+/// The maximum number of channels of an event, as in Pusher.
 const CHANNELS_MAX: usize = 100;
-/// The most events of a batch. Pusher takes 10.
+/// The maximum number of events of a batch. Pusher accepts 10.
 const EVENTS_MAX: usize = 100;
-/// The most channels that are listed.
+/// The maximum number of channels in a list.
 const LISTED_MAX: usize = 10_000;
-/// The most users that are listed.
+/// The maximum number of users in a list.
 const USERS_MAX: usize = 10_000;
-/// Topics or members for which a home is asked at once.
+/// The number of topics or members for which one order asks a home.
 const ROWS_PER_ORDER: u32 = 1_000;
 
 /// A JSON answer.
@@ -66,7 +66,7 @@ struct Batch {
     batch: Vec<Event>,
 }
 
-/// What is wanted of a channel.
+/// The attributes of a channel that a request asks for.
 #[derive(Clone, Copy, Default)]
 struct Attributes {
     user_count: bool,
@@ -243,8 +243,8 @@ fn message_of(
     Ok((topic, message))
 }
 
-/// Publishes the events, each in its channel. All are checked first, so that a wrong one publishes nothing. The messages are made twice, since those of many channels
-/// together may be large.
+/// Publishes the events, each in its channel. All events are checked first, so that nothing is published if one of them is wrong. Each message is made
+/// twice, for the check and for the publish, since the messages of many channels together may be large.
 async fn publish(
     state: &AdminState,
     app: &PusherApp,
@@ -338,7 +338,7 @@ async fn members(
     Ok(state.shards.ask(home, order).await?)
 }
 
-/// What is wanted of a channel: the subscriptions of this node, and the users of all nodes.
+/// The requested attributes of a channel: its subscriptions at this node, and its users at all nodes.
 async fn info_of(
     state: &AdminState,
     app: &PusherApp,
@@ -354,7 +354,7 @@ async fn info_of(
         info.insert("subscription_count".into(), count.into());
     }
     if wanted.user_count && ChannelKind::of(channel).is_presence {
-        // Nobody came after the last number, so the counts come alone.
+        // No member has a number after the largest one, so the page has only the counts.
         let users = members(state, &topic, u64::MAX).await?.counts.users;
         info.insert("user_count".into(), users.into());
     }
@@ -376,7 +376,7 @@ async fn channels(State(state): State<AdminState>, Signed { app, parameters }: S
             let page = Control::Topics(TopicsPageRequest {
                 filter: app.topic_filter().into(),
                 from: row,
-                most: ROWS_PER_ORDER,
+                topics_max: ROWS_PER_ORDER,
             });
             let page: orders::Page<orders::Topic> = state.shards.ask(home, page).await?;
             from = page.next;

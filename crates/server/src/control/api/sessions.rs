@@ -105,7 +105,7 @@ pub async fn list(
     let query = query?.0;
     let page_request = PageRequest::new(query.limit, query.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
-    let order = |from, most| Control::Sessions { from, most };
+    let order = |from, sessions_max| Control::Sessions { from, sessions_max };
     let (sessions, next) = page_request.page(&state, homes, order).await?;
     let sessions = sessions.into_iter().map(|(_, it)| to_session(it, false));
     let sessions = sessions.collect();

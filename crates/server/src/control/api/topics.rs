@@ -307,9 +307,13 @@ pub async fn list(
     let filter = filter(query.filter.as_deref())?;
     let page_request = PageRequest::new(query.limit, query.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
-    let order = |from, most| {
+    let order = |from, topics_max| {
         let filter = filter.clone();
-        Control::Topics(TopicsPageRequest { filter, from, most })
+        Control::Topics(TopicsPageRequest {
+            filter,
+            from,
+            topics_max,
+        })
     };
     let (topics, next) = page_request.page(&state, homes, order).await?;
     let shown = |(home, topic): (_, orders::Topic)| described(&state, home, &topic);
@@ -357,8 +361,8 @@ pub async fn presence(
 ) -> Answer<Presence> {
     let query = query?;
     let (name, home) = name_and_home(&state, &query.name)?;
-    let (after, most) = (query.after.unwrap_or_default(), page_len(query.limit)?);
-    let order = Control::Presence(name, after, most);
+    let (after, members_max) = (query.after.unwrap_or_default(), page_len(query.limit)?);
+    let order = Control::Presence(name, after, members_max);
     let page: Box<PresencePage> = state.shards.ask(home, order).await?;
     let members = page.changes.iter().filter_map(|change| {
         let PresenceChange::Join(member) = change else {
@@ -433,7 +437,7 @@ pub async fn messages(
         name,
         after: query.after.unwrap_or_default(),
         epoch: None,
-        most: page_len(query.limit)?,
+        messages_max: page_len(query.limit)?,
         newest: query.newest.unwrap_or_default(),
     };
     let read: Option<orders::Messages> = state.shards.ask(home, Control::Log(page)).await?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::settings::webhook::{Webhook, WebhookEvent, WebhookFormat};
 
-/// Limits of a request. One event may be larger than the bytes: a member's `info` has at most 1 KiB.
+/// Limits of a request. A request of one event may have more bytes.
 const EVENTS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 256 << 10;
 
@@ -53,7 +53,7 @@ impl Subject {
     }
 }
 
-/// The lane that sends a request: each topic belongs to one part.
+/// The node and the lane that send a request. All events of a topic come from one lane.
 pub struct Part {
     /// The name of the node, in a cluster.
     pub node: Option<Arc<str>>,
@@ -91,7 +91,7 @@ pub struct Request {
 
 /// An event.
 pub enum Event {
-    /// A snapshot begins: what was told before is void.
+    /// A snapshot begins. The receiver must forget the topics, members or clients of earlier events.
     Resync(Subject),
     /// The snapshot is complete.
     ResyncEnd(Subject),
@@ -155,7 +155,7 @@ impl Event {
         }
     }
 
-    /// Whether the webhook gets the event. Pusher tells of users, not of their connections.
+    /// Whether the webhook gets the event. In Pusher's form, events are about users and not about their connections.
     pub fn is_wanted(&self, entry: &Webhook) -> bool {
         let is_of_format = match self {
             Event::Member(change) if entry.format == WebhookFormat::Pusher => {
@@ -205,7 +205,7 @@ impl Event {
     }
 }
 
-/// The channel of a topic: the name that clients of Pusher's protocol know, if it is a topic of an app.
+/// The name of a topic for the operator. For a topic of a Pusher app, this is the name of the channel.
 fn channel(topic: &[u8]) -> Cow<'_, str> {
     match topic.starts_with(TOPICS.as_bytes()) {
         true => channel_of(topic),

@@ -4,9 +4,9 @@
 //! requests the events of its shards by orders ([`Hooks`]), and sends them in requests of bounded size. It asks the shards for more only after the
 //! endpoint has answered. So a slow endpoint delays nobody else: meanwhile its events wait at the shards, which keep a bounded number.
 //!
-//! If a shard has dropped events, or a request had no good answer for `retry_s`, the lane begins new streams. It tells that with the event `resync`; then
-//! come the topics that have subscribers and the members, as events; then `resync_end`. So does each start of the server. The lanes of topics and of
-//! clients do this independently, since any client can connect so often that events of clients are dropped.
+//! If a shard has dropped events, or a request had no good answer for `retry_s`, the lane begins new streams. It sends the event `resync`, then an event
+//! for each topic that has subscribers and for each member, and then `resync_end`. It does the same after each start of the server. The lanes of topics
+//! begin new streams independently of those of clients: any client can connect so often that events of clients are dropped.
 //!
 //! Invariants: the events of a topic and a kind are sent in their order, since a topic has one shard. A request is repeated with the same id, events and
 //! body until it gets a good answer, so each event arrives at least once, or is followed by a `resync`.
@@ -29,7 +29,7 @@ use crate::http_client::http::Connection;
 use crate::lifecycle::shards::Shards;
 use crate::settings::webhook::{Webhook, WebhookEvent};
 
-/// With this many events a lane asks no further shard before it sends them.
+/// A lane that has this many events sends them before it asks another shard for more.
 const EVENTS_HELD: usize = 1_000;
 /// The number of pages of events that a lane requests from one shard before it asks the next one.
 const PAGES_PER_SHARD: usize = 16;
@@ -40,7 +40,7 @@ const REPEAT_AFTER_MAX: Duration = Duration::from_secs(30);
 /// them, the snapshot does not end, and the time doubles.
 const RESYNC_AFTER: Duration = Duration::from_secs(1);
 const RESYNC_AFTER_MAX: Duration = Duration::from_secs(60);
-/// Streams of webhooks have numbers from here on, so that they differ from those of other nodes of a cluster.
+/// The first number of a webhook's stream. Streams for other nodes of a cluster have smaller numbers.
 const FIRST_STREAM: u64 = 1 << 63;
 
 /// Checks the settings of webhooks, and reads the files that they name.
@@ -63,7 +63,7 @@ pub fn check(webhooks: &[Webhook]) -> Result<(), Vec<(String, String)>> {
 pub struct WebhookCounts {
     /// Events that wait for an answer.
     pub waiting: u64,
-    /// When the first of them was requested from a shard.
+    /// When the first of the waiting events was requested from a shard.
     pub waiting_since: Option<Instant>,
     /// Events that the endpoint has taken.
     pub delivered: u64,
@@ -113,7 +113,7 @@ pub fn start(
     shards: &Shards,
     node: Option<&Arc<str>>,
 ) -> anyhow::Result<Arc<[RunningWebhook]>> {
-    // Differs after each start, so that no id of an event comes twice.
+    // This number is another one after each start, so that no two events have the same id.
     let run = random_u64() as u32;
     let streams = Arc::new(AtomicU64::new(FIRST_STREAM));
     let mut running = Vec::new();
@@ -196,7 +196,7 @@ impl Lane {
         self.shards.ask(shard, Control::Hooks(order)).await.ok()?
     }
 
-    /// The next events of this stream at a shard. The stream begins there if it has not. `None` if events were dropped.
+    /// The next events of this stream at a shard. Begins the stream if it has not begun at this shard. `None` if events were dropped.
     async fn next_events(&mut self, shard: ShardId, number: u64) -> Option<Box<HookNews>> {
         let before = self.streams_at.insert(shard, number);
         let begins = (before != Some(number)).then(|| self.filters());
@@ -208,7 +208,8 @@ impl Lane {
         };
         let news = self.ask(shard, order).await;
         if let Some(before) = before.filter(|_| is_new) {
-            // Only now, so that the shard always has a stream of the webhook: without one it forgets the client ids of the connections.
+            // The former stream ends only now, so that the shard always has a stream of the webhook: a shard without one forgets the client ids of its
+            // connections.
             let _ = self.ask(shard, Hooks::End(before)).await;
         }
         news
@@ -243,7 +244,7 @@ impl Lane {
             if completes_snapshot {
                 events.push(Event::ResyncEnd(self.part.subject));
             }
-            // A shard that is too busy for the next page of a snapshot says that there is more, and sends nothing.
+            // A shard that is too busy for the next page of a snapshot sends no event, and says that there are more.
             let waits = !more || events.is_empty();
             let wanted = std::mem::take(&mut events);
             if !self.deliver(wanted).await {

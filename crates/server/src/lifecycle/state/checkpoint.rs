@@ -4,10 +4,10 @@
 //! If there is no room for two bases, the documents (each a snapshot of one partition) are replaced one by one in the last base. This needs
 //! room for one document, and a reserve file keeps that room ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. The
 //! next document of a partition is written into the reserve file. Then the reserve file takes the place of the last document, and the file
-//! of the last document becomes the reserve file. The largest document is replaced first, so that this file has room for each of the
-//! others. The name of a base tells the end of the log that the base contains. Until all documents are replaced, some of them are newer
-//! than that end. A start applies the log to them from that end, and skips the batches that a document contains already. These are the
-//! batches with offsets up to the partition's last offset.
+//! of the last document becomes the reserve file. The largest document is replaced first, so that the reserve file has room for each of
+//! the others from then on. The name of a base tells the end of the log that the base contains. Until all documents are replaced, some of
+//! them are newer than that end. A start replays the log from that end, and skips the batches that a document contains already: those with
+//! offsets up to the last offset of the document's partition.
 //!
 //! A *shadow* is a home without clients that writes a checkpoint.
 
@@ -50,7 +50,7 @@ const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
 const WORTHWHILE_DIVISOR: u64 = 64;
 /// Delay after a checkpoint that found the log damaged: an attempt soon after would find the same damage.
 const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
-/// The growth of the log makes a checkpoint due only from this many sealed segments on.
+/// While the log has fewer sealed segments, its growth makes no checkpoint due.
 const SEGMENTS_MIN: u64 = 2;
 
 /// The context of a checkpoint, with the types of the disk engine.
@@ -116,7 +116,7 @@ struct CheckpointMaker {
 
 /// Results of the last completed checkpoints.
 struct LastCheckpoint {
-    /// When the last checkpoint began that erased all messages deleted before its beginning. `None` if that is not known, or earlier than
+    /// When the last checkpoint began that has erased all messages deleted until then. `None` if that time is not known, or is earlier than
     /// `Instant` can express: then an erasure is due.
     erased: Option<Instant>,
     /// Two sizes after the last checkpoint: the bytes of the base and the open segment, and the memory of the messages in them. None if
@@ -132,7 +132,7 @@ impl LastCheckpoint {
         let before = read_note(directory, ERASED).ok().flatten();
         let erased_s = before.and_then(|text| text.parse().ok());
         if erased_s.is_none() {
-            note_erased(directory, now_s);
+            write_erased(directory, now_s);
         }
         // The wall clock may have been set back since the note was written. Then the age is unknown, and an erasure is due.
         let age_s = now_s.checked_sub(erased_s.unwrap_or(now_s));
@@ -142,7 +142,7 @@ impl LastCheckpoint {
 }
 
 /// Writes the note of the last erasure: messages deleted before this Unix second are no longer in the files.
-fn note_erased(directory: &Path, unix_s: u64) {
+fn write_erased(directory: &Path, unix_s: u64) {
     if let Err(error) = write_note(directory, ERASED, &unix_s.to_string()) {
         tracing::debug!("state.directory: {ERASED} cannot be written: {error}");
     }
@@ -216,7 +216,7 @@ impl CheckpointMaker {
                     self.is_shortage_logged &= shortage.is_some();
                     if erases {
                         self.last.erased = Some(began);
-                        note_erased(&self.context.settings.directory, began_s);
+                        write_erased(&self.context.settings.directory, began_s);
                     }
                     tracing::debug!(
                         bytes = stats.base_bytes.load(Relaxed),

@@ -1,4 +1,5 @@
-//! The files in `state.directory`: their names, and changes that survive a power cut.
+//! The files in `state.directory`: their names, and changes that survive a power cut. A *note* is a file with one short text. A *document* is a part of a
+//! base: the snapshot of one home or partition.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Seek as _, Write as _};
@@ -14,13 +15,13 @@ use crate::lifecycle::checkpoint::document::DocumentWriter;
 pub const SET_ASIDE: &str = "set-aside";
 /// The directory of the log.
 pub const LOG: &str = "log";
-/// A document is synced each time this many bytes were written. The reason: a sync of the log may have to wait for all unsynced bytes.
+/// A document is synced each time this many bytes were written, because a sync of the log may have to wait for all unsynced bytes of the disk.
 const SYNC_BYTES: u64 = 8 << 20;
 /// The directory of a base that is being written.
 const INCOMPLETE_BASE: &str = "base.part";
 /// The note with the durability rules of the last server, which decide which topics are in the log.
 pub const RULES: &str = "rules";
-/// The note with the Unix second of the last erasure: messages that were deleted before this second are no longer in the files.
+/// The note with the Unix second of the last erasure. Messages that were deleted before this second are no longer in the files.
 pub const ERASED: &str = "erased";
 /// The file that keeps room on the disk for the next checkpoint. Its content is never read.
 const RESERVE: &str = "reserve";
@@ -208,8 +209,8 @@ pub fn begin(directory: &Path) -> io::Result<()> {
     with_reserve(directory, || fs::create_dir(&part)).map_err(with_path(&part))
 }
 
-/// Runs a step of writing a base. If the disk has no room for it, the step gets the room of the reserve file. Before that the file stays, so
-/// that no other program takes room that the base does not need.
+/// Runs a step of writing a base. If the disk has no room for the step, the step gets the room of the reserve file. The reserve file is not given up
+/// before, so that no other program takes room that the base does not need.
 fn with_reserve<T>(directory: &Path, mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match step() {
         Err(error) if is_disk_full(&error) && reserve_bytes(directory) > 0 => {
@@ -225,8 +226,8 @@ fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Removes an incomplete base. If the base has used the room of the reserve file, its room becomes that of the reserve file again at once,
-/// before another program takes it. The checkpoint thread then gives the file its right size.
+/// Removes an incomplete base. If the base has used the room of the reserve file, the reserve file gets the room back at once, before another program
+/// takes it. The checkpoint thread then gives the reserve file its right size.
 ///
 /// # Errors
 /// The incomplete base cannot be removed.
@@ -319,11 +320,11 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
-/// The same. On a full disk it overwrites the older note in place: at least `needed` bytes of the text must fit into its size. A power cut at that moment
-/// may damage the note.
+/// Writes a note as [`write_note`] does. On a full disk it overwrites the older note in place, if at least `needed` bytes of the text fit into its size. A
+/// power cut at that moment may damage the note.
 ///
 /// # Errors
-/// The errors of the file system. If it is full and the older note is too small, the error names the remedy.
+/// The errors of the file system. If the disk is full and the older note is too small, the error names the remedy.
 pub fn write_or_overwrite_note(
     directory: &Path,
     name: &str,

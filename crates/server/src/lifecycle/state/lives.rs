@@ -1,8 +1,8 @@
-//! The note of the log's lives: a small file in `state.directory`. A *life* of the log is the time between two starts of a server on it.
-//! Each start begins a new life and adds it to the note. See [`Lives`].
+//! The file `lives` in `state.directory`. A *life* of the log is the time between two starts of a server on the log. Each start begins a new life and adds
+//! it to the file. See [`Lives`].
 //!
-//! Invariant: clients get positions of a new life only after the note with this life is on disk. If there is no note, the log has had only
-//! one life, which is named in its documents (the snapshots of the base).
+//! Invariant: clients get positions of a new life only after the file with this life is on disk. If there is no such file, the log has had only
+//! one life, whose epoch is in the documents (the snapshots of the base).
 //!
 //! Words: a *home* is the part of a shard that keeps topics; a *gap* is the notice that messages are lost.
 
@@ -15,19 +15,18 @@ use crore_broker::{PartitionId, Shard, World};
 use super::files;
 use super::load::Documents;
 
-/// The file of the note.
 const LIVES: &str = "lives";
 
-/// Reads the lives before this start. The inner error is the reason why they are unknown: the note is damaged, or belongs to another log.
+/// Reads the lives before this start. The inner error is the reason why they are unknown: the file is damaged, or belongs to another log.
 ///
 /// # Errors
-/// The note cannot be read.
-pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<Lives, String>> {
+/// The file cannot be read.
+pub fn read(directory: &Path, documents: &Documents) -> io::Result<Result<Lives, String>> {
     let head = documents.head();
-    let Some(note) = files::read_note(directory, LIVES)? else {
+    let Some(text) = files::read_note(directory, LIVES)? else {
         return Ok(Ok(Lives::first(head.epoch)));
     };
-    Ok(match Lives::parse(&note, head.partitions) {
+    Ok(match Lives::parse(&text, head.partitions) {
         Ok(lives) if lives.has_epoch(head.epoch) => Ok(lives),
         Ok(_) => Err(format!("`{LIVES}` is of another log than the base")),
         Err(Unreadable) => Err(format!("`{LIVES}` is damaged")),
@@ -48,13 +47,12 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World, base_epoch: 
     lives
 }
 
-/// Writes the note for the next start. The note is padded with spaces to the most bytes that it can ever need, so that on a full disk each
-/// start can overwrite the old note in place. A power cut at that moment may damage the note. Then all clients are told that messages may be
-/// missing (a gap).
+/// Writes the file for the next start. The text is padded with spaces to the most bytes that it can ever need, so that on a full disk each
+/// start can overwrite the old file in place. A power cut at that moment may damage the file. Then all clients get a gap.
 ///
 /// # Errors
-/// The errors of the file system. If it is full and the old note is too small, the error names the remedy.
-pub fn write_note(directory: &Path, lives: &Lives, partitions: PartitionId) -> io::Result<()> {
+/// The errors of the file system. If it is full and the old file is too small, the error names the remedy.
+pub fn write(directory: &Path, lives: &Lives, partitions: PartitionId) -> io::Result<()> {
     let mut text = lives.text();
     let len = Lives::text_bytes_max(partitions);
     let bytes = text.len();
@@ -62,10 +60,10 @@ pub fn write_note(directory: &Path, lives: &Lives, partitions: PartitionId) -> i
     files::write_or_overwrite_note(directory, LIVES, &text, bytes)
 }
 
-/// Removes the note. The current life then counts as the first one, and the documents name it.
+/// Removes the file. The current life then counts as the first life, and the documents have its epoch.
 ///
 /// # Errors
 /// The errors of the file system.
-pub fn remove_note(directory: &Path) -> io::Result<()> {
+pub fn remove(directory: &Path) -> io::Result<()> {
     files::remove_note(directory, LIVES)
 }

@@ -136,7 +136,7 @@ pub fn resume(
         });
         let now = start_time(documents.as_ref());
         let last = documents.as_ref();
-        let last = last.map(|it| lives::read_note(directory, it)).transpose();
+        let last = last.map(|it| lives::read(directory, it)).transpose();
         let last = last.context("state.directory")?;
         let last_epoch = last
             .as_ref()
@@ -319,8 +319,8 @@ fn build_restored_state(
     {
         // The new base will contain what is left of the log. So no later start reads the damaged part, or the outdated sessions, again.
         log.seal();
-        // The note is written before the base, because the base belongs to this life of the log.
-        lives::write_note(directory, &lives, world.partitions)?;
+        // The lives are written before the base, because the base belongs to the life that begins now.
+        lives::write(directory, &lives, world.partitions)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
@@ -376,11 +376,11 @@ impl StartCommit {
             own: self.lives.epoch(),
             previous: self.last_epoch,
         };
-        sessions::write_note(&self.directory, records_sessions.then_some(epochs))?;
+        sessions::set_recorded(&self.directory, records_sessions.then_some(epochs))?;
         if self.base.is_none() && self.lives.is_first() {
-            lives::remove_note(&self.directory)?;
+            lives::remove(&self.directory)?;
         } else {
-            lives::write_note(&self.directory, &self.lives, self.partitions)?;
+            lives::write(&self.directory, &self.lives, self.partitions)?;
         }
         match self.base {
             Some(base) => {

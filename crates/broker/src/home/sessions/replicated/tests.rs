@@ -318,8 +318,8 @@ fn party_of_a_session_pays_for_its_retired_will_and_keys_until_their_release() {
         claim: 1,
         changed_by: ChangedBy::Holder,
     };
-    let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
-    assert!(!table.apply("sensor", ME, parts, Some(by)).is_void);
+    let change = SessionChange::Patch(RecordedPatch::new(&patch, None));
+    assert!(!table.apply("sensor", ME, change, Some(by)).is_void);
     // The Clean Start ends the session.
     claim(&mut table, None);
     let id = table.sessions.find(hash, b"sensor").expect("a new session");
@@ -497,7 +497,7 @@ fn refused_will_is_published_again_until_no_limit_refuses_it() {
     for _ in 0..2 {
         let now = table.now();
         assert!(table.sessions.keep_refused_will(name, 77, now));
-        table.sessions.note_retired_will_refused(1, now);
+        table.sessions.publish_retired_will_later(1, now);
         table.now_s += WILL_RETRY_S - 1;
         assert_eq!(table.due(), [""; 0]);
         table.now_s += 1;
@@ -508,7 +508,7 @@ fn refused_will_is_published_again_until_no_limit_refuses_it() {
     // The key of a will that is published later would be released too early.
     let now = table.now();
     assert!(table.sessions.keep_refused_will(name, 77, now));
-    table.sessions.note_retired_will_refused(1, now);
+    table.sessions.publish_retired_will_later(1, now);
     table.now_s += WILL_KEPT_S;
     let due = table.due();
     assert!(!due.contains(&"claimed will 79".into()), "{due:?}");
@@ -594,7 +594,7 @@ fn with_subscription(
 }
 
 #[test]
-fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_them() {
+fn patch_changes_a_session_unless_a_newer_claim_or_another_state_stands_before_it() {
     let mut table = Table::new();
     let claim = table.claim("sensor", ME, true, Some(will(77, 50)));
     let begun = StoredSession {
@@ -615,12 +615,12 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
             None => ChangedBy::Holder,
             Some(_) => ChangedBy::Closing,
         };
-        let parts = SessionChange::Patch(RecordedPatch::new(&patch, terms));
+        let change = SessionChange::Patch(RecordedPatch::new(&patch, terms));
         let is_void = table
             .apply(
                 "sensor",
                 ME,
-                parts,
+                change,
                 Some(Fence {
                     claim,
                     changed_by: by,
@@ -658,12 +658,12 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
 
     let claim = table.claim("sensor", ME, false, None);
     let patch = patch(&one, &two);
-    let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
+    let change = SessionChange::Patch(RecordedPatch::new(&patch, None));
     let by = ChangedBy::Holder;
     table.apply(
         "sensor",
         ME,
-        parts,
+        change,
         Some(Fence {
             claim,
             changed_by: by,

@@ -263,7 +263,7 @@ pub async fn history(state: &AdminState, asked: History) -> Result<Publications,
         name,
         after,
         epoch,
-        most: limit.clamp(1, HISTORY_MAX),
+        messages_max: limit.clamp(1, HISTORY_MAX),
         newest: is_reverse,
     };
     let read: Option<orders::Messages> = state
@@ -393,7 +393,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
             let page = TopicsPageRequest {
                 filter: b"#"[..].into(),
                 from: row,
-                most: TOPICS_PER_ORDER,
+                topics_max: TOPICS_PER_ORDER,
             };
             let page: orders::Page<orders::Topic> = state
                 .shards
