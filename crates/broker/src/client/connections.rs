@@ -191,8 +191,9 @@ impl<P: ProtocolTypes> Connections<P> {
     /// read until [`UNSENT_BYTES_MAX`] bytes wait. Otherwise the answers and resets of all its streams would wait for the output of one.
     pub(crate) fn is_read(&self, slot: u32) -> bool {
         let row = self.rows.get(slot);
-        let has_room = row.link.outbox == NONE
-            || row.consumer.state == State::Http2 && self.waiting_bytes(slot) < UNSENT_BYTES_MAX;
+        let is_link = || row.consumer.state != State::Draining && self.links.get(slot).is_some();
+        let has_room =
+            row.link.outbox == NONE || self.waiting_bytes(slot) < UNSENT_BYTES_MAX && is_link();
         has_room && !row.link.has(PAUSED)
     }
 
