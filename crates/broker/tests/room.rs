@@ -61,3 +61,70 @@ fn client_that_ends_for_room_gets_no_bytes_of_the_client_that_needs_it() {
     assert!(told.contains("503"), "{sent} bytes: {told}");
     assert!(!told.contains("PONG"), "{told}");
 }
+
+/// A server with the memory for some seven of the bodies of `begin_upload`.
+fn small_server() -> TestServer {
+    let mut settings = Settings::default();
+    settings.limits.memory_bytes = 512 << 10;
+    settings.limits.message_bytes = 64 << 10;
+    TestServer::new(&support::world(settings, 1, 1), TurnLimits::default(), NOW)
+}
+
+fn head(length: usize) -> String {
+    format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n")
+}
+
+/// Sends the beginning of a request, all but 100 bytes of its body.
+fn begin_upload(server: &mut TestServer, is_in_one_piece: bool) {
+    let conn = server.open(0);
+    let body = "x".repeat(64_900);
+    match is_in_one_piece {
+        true => server.send(conn, head(65_000) + &body),
+        false => {
+            server.send(conn, head(65_000));
+            server.flush(0);
+            server.send(conn, body);
+        }
+    }
+    server.flush(0);
+}
+
+/// Begins a small publish between uploads of the same address, which need more memory than there is. Returns its answer. `before_rest` happens before the
+/// rest of the publish comes.
+fn answer_beside_uploads(before_rest: impl Fn(&mut TestServer)) -> String {
+    let mut server = small_server();
+    for _ in 0..8 {
+        begin_upload(&mut server, false);
+    }
+    let publisher = server.open(0);
+    server.send(publisher, head(2_000));
+    server.flush(0);
+    server.send(publisher, "x".repeat(1_000));
+    server.flush(0);
+    before_rest(&mut server);
+    server.send(publisher, "x".repeat(1_000));
+    server.settle();
+    String::from_utf8_lossy(server.received(publisher)).into_owned()
+}
+
+#[test]
+fn large_uploads_that_came_later_end_before_a_small_one() {
+    let answer = answer_beside_uploads(|server| {
+        for _ in 0..8 {
+            begin_upload(server, true);
+        }
+    });
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+}
+
+#[test]
+fn large_uploads_of_this_second_end_before_a_small_one_of_the_last_second() {
+    let answer = answer_beside_uploads(|server| {
+        server.advance_and_tick_s(1);
+        server.flush(0);
+        for _ in 0..14 {
+            begin_upload(server, false);
+        }
+    });
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+}

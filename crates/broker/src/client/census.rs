@@ -36,6 +36,8 @@ impl Holder {
 pub(crate) struct Census {
     /// An input of this turn has already tried to make room.
     has_made_room: bool,
+    /// The account was at [`MemoryLevel::Tight`](crate::budget::account::MemoryLevel::Tight) or above at the last look.
+    is_tight: bool,
     /// The next row of the current walk.
     next_row: u32,
     counting: BTreeMap<Party, usize>,
@@ -95,6 +97,19 @@ impl Census {
     /// Ends no more holders, because there is room again.
     pub(crate) fn forget_holders_to_end(&mut self) {
         self.holders_to_end.clear();
+    }
+
+    /// Tells whether holders must end now. When that begins, the walk begins anew: a list that was made before may name holders that hold little now, and
+    /// lack those that hold much.
+    pub(crate) fn set_tight(&mut self, is_tight: bool) {
+        let was_tight = core::mem::replace(&mut self.is_tight, is_tight);
+        if is_tight && !was_tight {
+            self.next_row = 0;
+            self.counting.clear();
+            self.heaviest = None;
+            self.heaviest_holders.clear();
+            self.holders_to_end.clear();
+        }
     }
 
     /// Forgets all counts, because the account is not near its limit. The census starts again when it is needed.

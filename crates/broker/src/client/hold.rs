@@ -31,7 +31,7 @@ const SLOW_INPUT_S: u64 = 2;
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Hoarder {
     source: RoomSource,
-    /// How many bytes its input is behind.
+    /// How many bytes its input is behind, if it is slow.
     bytes_behind: u64,
     /// The bytes that its address holds.
     address_bytes: usize,
@@ -178,7 +178,13 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
         };
         hoarders.push(Hoarder {
             source,
-            bytes_behind,
+            // The walk of each second finds every input behind by the bytes of that second, however fast it arrives. So among inputs that are not slow,
+            // the larger one ends first.
+            bytes_behind: if source == RoomSource::Slow {
+                bytes_behind
+            } else {
+                0
+            },
             address_bytes,
             held_bytes,
             slot,

@@ -52,6 +52,7 @@ impl<P: Protocols> Front<P> {
             self.census.end();
             return false;
         }
+        self.census.set_tight(level >= MemoryLevel::Tight);
         if level >= MemoryLevel::Tight {
             self.end_heaviest(sessions, io);
         }

@@ -159,6 +159,15 @@ fn new_connections_go_to_the_shard_that_has_room() {
     }
 }
 
+/// The number of open descriptors of all threads of the server. Each shard has a table of its own.
+fn open_descriptors(server: &Server) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the threads");
+    tasks
+        .map(|task| task.expect("a thread").path().join("fd"))
+        .map(|table| std::fs::read_dir(table).map_or(0, Iterator::count))
+        .sum()
+}
+
 #[test]
 fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     let server = Server::with_descriptors("", 200);
@@ -176,8 +185,14 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     };
     assert!(held.len() > 340, "only {} of some 380", held.len());
     assert_refusal(&refusal, 503);
+    let descriptors = open_descriptors(&server);
     for _ in 0..5 {
         assert_all_refused(&server, 503);
+        // A few descriptors are kept for refusals. Without one, the server refuses before it has the request. So the refused connections must have ended
+        // before the next ones come.
+        until("the refused connections have ended", || {
+            open_descriptors(&server) <= descriptors
+        });
     }
     server.await_log("turned away");
     held.truncate(300);

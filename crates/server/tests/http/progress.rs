@@ -121,7 +121,7 @@ fn small() -> Server {
 }
 
 /// Sends a publish in two pieces with some time between them, and expects that it is accepted.
-fn split_post(server: &Server, number: usize) {
+fn split_post(server: &Server, number: &str) {
     let mut conn = Conn::open(server);
     post(&mut conn, 2_000, 1_000);
     std::thread::sleep(Duration::from_millis(20)); // the pace of the load
@@ -139,7 +139,7 @@ fn incomplete_bodies_do_not_block_complete_ones() {
         conn
     };
     let mut held: Vec<Conn> = (0..16).map(|_| hold()).collect();
-    // Smaller incomplete bodies use up the memory that is left, except for less than one piece of a publish.
+    // Smaller incomplete bodies use up some of the memory that is left.
     held.extend((0..16).map(|_| {
         let mut conn = Conn::open(&server);
         post(&mut conn, 65_000, 200);
@@ -148,14 +148,14 @@ fn incomplete_bodies_do_not_block_complete_ones() {
     // Waits until these connections count as stalled.
     server.await_uptime(4.0);
     for number in 0..10 {
-        split_post(&server, number);
+        split_post(&server, &format!("{number} between the uploads"));
         held.push(hold());
     }
     // New incomplete bodies keep coming during the publishes.
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| (0..100).map(|_| hold()).collect::<Vec<Conn>>());
         for number in 0..20 {
-            split_post(&server, number);
+            split_post(&server, &format!("{number} during the uploads"));
         }
         attack.join().expect("the attack")
     });
@@ -212,7 +212,7 @@ fn bytes_behind_polls_do_not_block_publishes() {
         .collect();
     server.await_subscribers("silent/199", 1);
     for number in 0..10 {
-        split_post(&server, number);
+        split_post(&server, &number.to_string());
     }
     // Each poll is answered nevertheless.
     for (n, mut conn) in polls.into_iter().enumerate().skip(190) {
