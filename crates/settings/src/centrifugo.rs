@@ -27,6 +27,7 @@ pub struct Centrifugo {
     pub emulation_path: String,
     /// Whether a `:` in the name of a channel stands for the `/` between the levels of a topic, so that the channel `chat:7` is the topic `chat/7`. A `/` in the
     /// name of a channel then stands for a `:`.
+    #[schemars(extend("x-changes" = "restart"))]
     pub colon_for_slash: bool,
     /// Time between two pings of the server. Clients are told it when they connect.
     #[default(25)]

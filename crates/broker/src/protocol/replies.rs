@@ -42,7 +42,7 @@ impl Front {
         let (clients, subs, _, queues) = self.parts();
         match *tell {
             Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
-                unreachable!("a tell for all members is walked over them")
+                unreachable!("the caller delivers this to each member of the topic")
             }
             Tell::Matches {
                 to,
@@ -113,8 +113,8 @@ impl Front {
         }
     }
 
-    /// Handles a page (a bounded run of past messages), a home's answer to a subscribe request. The protocol also reports lost
-    /// messages.
+    /// Handles a page (a bounded run of past messages), a home's answer to a subscribe request. The protocol also tells
+    /// the client if messages before the page are lost.
     fn handle_page_answer<I: Io>(
         &mut self,
         topic: u32,
@@ -173,7 +173,7 @@ impl Front {
         protocol_of!(AllProtocols, state, handle_page(self, of, page, io));
     }
 
-    /// Makes the subscriptions of a connection members, or not, after a change of the rules.
+    /// After a change of the rules, adds the subscriptions of a connection to the members of their topics, or removes them.
     pub(crate) fn review_presence(&mut self, slot: u32) {
         let (clients, subs, ..) = self.parts();
         if !may_be_present(&clients.conns, slot) {
@@ -215,8 +215,8 @@ impl Front {
         protocol_of!(AllProtocols, state, handle_filter_page(self, of, page, io));
     }
 
-    /// Handles the outcome of a connection's publish or topic request. No outcome: the answer to a fence, which a home gives after
-    /// all earlier requests of the connection.
+    /// Handles the outcome of a connection's publish or topic request. `None` is the answer to a fence: the
+    /// home has handled all earlier requests of the connection.
     fn handle_outcome_or_fence<I: Io>(
         &mut self,
         to: ReplyTo,

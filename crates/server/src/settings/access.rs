@@ -294,7 +294,7 @@ pub struct Callback {
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
-    /// The maximum number of requests to the endpoint at the same time. Further ones wait; addresses take turns, and each has at most half of the requests.
+    /// The maximum number of requests to the endpoint at the same time. Further ones wait; addresses take turns, and each has at most half of the requests, and one at least.
     #[default(8)]
     #[schemars(range(min = 1, max = MAX_THREADS))]
     #[schemars(extend("x-share" = "of an address: half; they take turns"))]

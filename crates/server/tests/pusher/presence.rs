@@ -44,7 +44,7 @@ fn subscriber_is_told_who_is_there_and_who_comes_and_leaves() {
         data,
         json!({"user_id": "bob", "user_info": {"name": "bob"}})
     );
-    // A connection that ends leaves too.
+    // The user also leaves when the connection ends.
     drop(bob);
     assert_eq!(
         ann.channel_event(ROOM),

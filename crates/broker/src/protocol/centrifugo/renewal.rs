@@ -55,10 +55,10 @@ pub(super) fn ask_for_renewals<I: Io>(front: &mut Front, slot: u32, io: &mut I) 
     if due.is_empty() {
         return;
     }
+    front.clients.meter.work.steps.add(due.len());
     due.sort_unstable();
     due.truncate(calls_in_this_second(&due, unix_s));
     front.clients.move_to_list(slot);
-    front.clients.meter.work.steps.add(due.len());
     for (_, index) in due {
         let grants = &state_mut(&mut front.clients.conns, slot).separate_grants;
         let sub_index = grants[index].sub_index;

@@ -70,9 +70,9 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
             );
             clients.send_reply(slot, io);
         }
-        // The messages of the page, if there are any, are followed by their positions.
+        // The messages of the page are followed by their positions, and so is a gap.
         let has_messages = page.count as usize > records.len();
-        if tells_positions(clients, slot) && !has_messages {
+        if tells_positions(clients, slot) && !has_messages && !page.gap {
             let data = position_data(Position::new(page.epoch, page.head));
             write_event(clients, POSITION, Some(channel), EventData::Text(&data));
             clients.send_reply(slot, io);
@@ -88,6 +88,8 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         match records {
             // With `keep = "latest"` there may be values, which are not requested.
             [] if page.values == LatestValues::MustRequest => {}
+            // The retained message may be among those that the client has missed.
+            [] if has_messages => {}
             [] => {
                 let data = EventData::Value(b"{}");
                 write_event(clients, b"pusher:cache_miss", Some(channel), data);
@@ -127,6 +129,8 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         if is_excluded && !tells_position {
             return OfferOutcome::Done;
         }
+        // Each client that is told positions costs a copy of its own.
+        (clients.meter.work.steps).add_bytes(frames.data(record).len());
         send::append_if_it_fits(clients, slot, message, out, |clients, bytes| {
             if !is_excluded {
                 write_pusher_frame(message.name, (record, frames), bytes);
@@ -143,14 +147,17 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         clients: &mut Clients,
         subs: &mut Subscriptions,
         (slot, sub_index): (u32, u32),
-        _from: (PartitionId, Position),
+        (_, from): (PartitionId, Position),
         io: &mut I,
     ) {
         if tells_positions(clients, slot) {
             let topic = name_of(&clients.conns, subs, slot, sub_index);
             let channel = &*channel_of(&topic);
             let data = EventData::Text(b"{}");
-            write_event(clients, b"crore:gap", Some(channel), data);
+            write_event(clients, b"pusher:gap", Some(channel), data);
+            // Only now: a client that is cut off before must be told again.
+            let position = position_data(from);
+            write_event(clients, POSITION, Some(channel), EventData::Text(&position));
             clients.send_reply(slot, io);
         }
     }

@@ -16,8 +16,9 @@ const NO_NAME: &[u8] = b"message";
 /// Client events begin with this. Those of presence channels name their user.
 const CLIENT_PREFIX: &str = "client-";
 
-/// The event that tells a client the position after a message. An extension of this server's, which libraries ignore.
-pub(crate) const POSITION: &[u8] = b"crore:position";
+/// The event that tells a client the position after a message. An extension of this server's, which libraries ignore. In encrypted channels pusher-js passes on
+/// only events of this prefix.
+pub(crate) const POSITION: &[u8] = b"pusher:position";
 
 /// The data of the event [`POSITION`].
 pub(crate) fn position_data(position: Position) -> Vec<u8> {

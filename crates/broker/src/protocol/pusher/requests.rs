@@ -15,7 +15,7 @@ use crate::protocol::pusher::subscribe::{
 };
 use crate::store::slab::NONE;
 
-/// Whether further events must wait: the client does not read what it was sent, or homes owe it many pages.
+/// Whether further events must wait: the client does not read what it was sent, or many pages that it asked for have not come yet.
 pub(super) fn awaits_answers(clients: &Clients, slot: u32) -> bool {
     clients.conns.get(slot).link.outbox != NONE || has_many_pages(&clients.conns, slot)
 }
