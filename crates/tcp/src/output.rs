@@ -21,7 +21,7 @@ const SACK_BYTES: u32 = 36;
 enum Next {
     /// This segment is sent again.
     Again(SentSegment),
-    /// So many bytes from the next sequence number on, and perhaps a FIN.
+    /// This number of new bytes, from the next sequence number on, and a FIN if true.
     New(u32, bool),
 }
 
@@ -94,11 +94,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         let count = unsent.min(usable).min(bytes);
         let fin = row.is(flags::FIN) && count == unsent && usable > count;
-        // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1). A window
-        // of a few bytes waits for a timeout: else each byte of data would cost a packet.
+        // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1). If the
+        // window is only a few bytes, nothing is sent before a timeout: otherwise each byte of data would cost a packet.
         let least = u32::from(self.config.segment_bytes_min).max(busy.largest_window / 2);
         let is_worth = count == unsent || count >= least;
-        // Many small ones cost more than their bytes, so then they wait for an acknowledgement and leave together.
+        // A small segment costs more than its bytes. So if many segments are in flight, small ones wait for an acknowledgement and leave together.
         let full = row.send_next.wrapping_sub(row.unacknowledged) / bytes;
         let limit = self.config.small_segments.max(1) + full as usize;
         let is_small_possible = busy.board.len() < limit;
@@ -172,7 +172,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         true
     }
 
-    /// Sends a segment of these flags, and the sequence number and number of bytes of `part`.
+    /// Sends a segment with these flags. `part` is its sequence number and its number of bytes.
     pub(crate) fn send_segment<D: Device>(
         &mut self,
         id: u32,

@@ -57,7 +57,10 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
             }
             "talk" => {
                 let interval_s = words.next().and_then(|word| word.parse::<f64>().ok());
-                ensure!(subscriber.can_publish, "only clients with `--talk` do");
+                ensure!(
+                    subscriber.can_publish,
+                    "the command `talk` needs the option `--talk`"
+                );
                 set_publish_interval(subscriber, interval_s.context("`talk` wants seconds")?);
             }
             other => bail!("`{other}` is no word of a scenario"),

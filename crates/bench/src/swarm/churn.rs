@@ -1,6 +1,6 @@
 //! Decides which clients of a worker connect next, which drop their connections, and how many may do so at once.
 //!
-//! Invariant: the queue of the worker's device has room for the answers to all connects in progress.
+//! Invariant: the packet queue of the worker's network interface has room for the answers to all connects in progress.
 
 use std::collections::VecDeque;
 
@@ -125,13 +125,13 @@ impl DropQueue {
         drops
     }
 
-    /// A random one of `clients` clients.
+    /// A random client number below `clients`.
     pub fn random_client(&mut self, clients: u32) -> u32 {
         self.random.below(clients)
     }
 
-    /// Adds `new_resets` resets, and takes the clients that reset in this turn, at most `steps`. The clients with the lowest numbers reset,
-    /// highest numbers first.
+    /// Adds `new_resets` resets, and takes the clients that reset in this turn, at most `steps`. All clients below the number of
+    /// resets reset; each turn takes the highest numbers that are left.
     pub fn take_due_resets(&mut self, new_resets: u32, steps: u32) -> std::ops::Range<u32> {
         let end = self.resets_due + new_resets;
         self.resets_due = end - end.min(steps);

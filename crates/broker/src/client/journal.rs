@@ -100,7 +100,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.meter.journal.as_mut()?.take_stream_events(number)
     }
 
-    /// Ends such a stream. Without log and streams there is no journal.
+    /// Ends such a stream. Removes the journal if neither the log nor another stream needs it.
     pub(crate) fn end_event_stream(&mut self, number: u64) {
         if (self.meter.journal.as_mut()).is_some_and(|journal| !journal.end_stream(number)) {
             self.meter.journal = None;

@@ -61,7 +61,7 @@ impl Home {
             .find(&self.topics.rows, hash, |row| {
                 carriers.has(row, from, topic, serial)
             })
-            .expect("who leaves was counted in");
+            .expect("a subscriber that leaves was counted when it came");
         let row = self.topics.rows.get_mut(id);
         row.last_used_s = now.unix_s;
         self.topics.carriers.detaches += 1;

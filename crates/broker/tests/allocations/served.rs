@@ -12,8 +12,8 @@ use crate::test_server::{TURNS_UNDER_WAY, keeping};
 
 /// Number of clients that send the same requests.
 const CLIENTS: usize = 16;
-/// Allowed growth of the heap for each client. The lists and the answer buffer of a shard grow by doubling: 584 bytes become 1168, in two
-/// shards. For each of 16 clients these are 73 bytes.
+/// Allowed growth of the heap for each client. In each of two shards, a list of 584 bytes may double. The growth of 1168 bytes
+/// is 73 bytes for each of 16 clients.
 const APART_BYTES: i64 = 80;
 /// A placeholder for the number of the client, which is also the name of its topic.
 const NUMBER: &[u8] = b"####";
@@ -205,7 +205,7 @@ impl Scene {
 const OTHER: &[u8] =
     b"POST /pub/#### HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nother";
 
-/// Checks that an exchange leaves connections which have sent `opening` as they were.
+/// Checks that connections which have sent `opening` are the same before and after the exchange.
 ///
 /// # Errors
 /// What the exchange leaves behind, or what the client did not receive.
@@ -248,7 +248,7 @@ fn leaves_nothing(
     match left.is_empty() && grown <= APART_BYTES * CLIENTS as i64 {
         true => Ok(()),
         false => Err(format!(
-            "{CLIENTS} clients leave {grown} bytes, and now and before: {left:?}"
+            "{CLIENTS} clients leave {grown} bytes; what differs, now and before: {left:?}"
         )),
     }
 }

@@ -134,12 +134,12 @@ impl TestServer {
         self.of.shards[0].set_turn_time(stamp);
     }
 
-    /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.
+    /// Subscribes to a topic (or to several: `a&topic=b`). The stream has begun when this returns.
     pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
         self.subscribe_to(kind, &format!("topic={topic}"))
     }
 
-    /// A subscriber of topics and filters, given as a query, whose stream has begun.
+    /// Subscribes to the topics and filters of a query. The stream has begun when this returns.
     pub fn subscribe_to(&mut self, kind: Kind, query: &str) -> usize {
         let link = self.ask_for(kind, query);
         self.settle();
@@ -147,12 +147,12 @@ impl TestServer {
         link
     }
 
-    /// A subscriber whose request was received.
+    /// Sends the request to subscribe to a topic. The stream has not begun when this returns: call `settle`.
     pub fn ask(&mut self, kind: Kind, topic: &str) -> usize {
         self.ask_for(kind, &format!("topic={topic}"))
     }
 
-    /// A subscriber of topics and filters, given as a query, whose request was received.
+    /// Sends the request to subscribe to the topics and filters of a query. The stream has not begun when this returns: call `settle`.
     pub fn ask_for(&mut self, kind: Kind, query: &str) -> usize {
         let more = match kind {
             Kind::Sse => "Accept: text/event-stream\r\n",

@@ -8,7 +8,7 @@ use crore_wire::mqtt::Qos;
 use crate::support::{self, NOW, TestServer};
 use crate::{BUDGET, UNIT, batch, client, payloads, server, steps_of};
 
-/// Number of messages of other topics, and of the same topic, between the messages that are sought.
+/// Number of messages that surround the sought ones: of the same topic before them, of another topic after them.
 const OTHERS: usize = 3_000;
 
 fn settings() -> Settings {
@@ -47,7 +47,7 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         server.settle();
         assert_eq!(payloads(&server, leaver).len(), GIVEN);
         let stayer = client(&mut server, group(), Qos::AtLeastOnce);
-        // The messages expire before they are sought, and lie in the middle of the log.
+        // The sought messages lie in the middle of the log. With a TTL they expire before they are sought.
         server.send(publisher, batch(&lines("u", OTHERS, "")));
         server.send(publisher, batch(&lines("t", 1, "")));
         server.settle();
@@ -103,8 +103,8 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
             break;
         }
     }
-    // Records are dropped until this shard holds so little that it does not have to drop more.
-    assert!(losses < 2 << 10, "it goes on: {losses}");
+    // The shard stops when its records are below its part of the memory.
+    assert!(losses < 2 << 10, "too many losses are left: {losses}");
     world.admission.account.release_unowned(3_200 << 10);
 }
 
@@ -148,7 +148,7 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (TestServer, usize) 
 /// A large message needs the room of many small ones. They are removed over several turns. The log, or the topic, never exceeds its limit
 /// by more than the message, and later publishes wait.
 #[test]
-fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
+fn room_for_a_large_message_is_made_in_bounded_steps() {
     const LOG_BYTES: usize = 1 << 20;
     const BYTES: usize = 256 << 10;
     const MESSAGES: u64 = 3;

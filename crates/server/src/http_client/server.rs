@@ -71,7 +71,7 @@ impl Server {
             .or_else(|| url.strip_prefix("http://"))
             .or_else(|| url.strip_prefix("ws://"))
             .unwrap_or(url);
-        // A `/` may be part of a password, so an `@` anywhere may follow one. The error message must not show the password.
+        // A password may contain a `/`, so an `@` behind a `/` may still end a user and a password. The error message must not show them.
         if rest.contains('@') {
             return Err(
                 "a user and a password have no place in a server's URL; leave them out".to_string(),
@@ -243,7 +243,7 @@ impl Server {
         format!("{prefix}/history?topic={topic}&since={since}&limit={limit}")
     }
 
-    /// The request target for who is present in `topic`, after the member with the id `after`, or only for how many are.
+    /// The request target for the members of `topic` whose ids come after `after`, or with `counts_only` for their number.
     pub fn presence_target(&self, topic: &str, after: &str, counts_only: bool) -> String {
         let (prefix, topic) = (&self.prefix, escape(topic));
         match counts_only {

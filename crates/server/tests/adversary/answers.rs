@@ -34,7 +34,7 @@ enum State {
     UntilEnd,
     WebSocket(WebSocket),
     Mqtt(Mqtt),
-    /// Frames. Whether the server's preface has come.
+    /// Reads HTTP/2 frames. True after the server's preface (its SETTINGS frame) has come.
     Http2(bool),
     /// An answer said that the connection ends.
     Over,
@@ -164,7 +164,7 @@ impl Answers {
             return Err(format!("a frame that is too long: {header:?}"));
         }
         if matches!(self.state, State::Http2(false)) && header.kind != Kind::Settings as u8 {
-            return Err(format!("frames that begin with {header:?}"));
+            return Err(format!("the first frame is not SETTINGS: {header:?}"));
         }
         let len = HEADER_BYTES + header.payload_bytes();
         if self.held.len() < len {

@@ -106,7 +106,7 @@ pub fn expect(random: &mut Random) -> Script {
     let mut steps = vec![
         Step::Send(
             Send::new(
-                format!("a head for {path} that expects 100 for {size}"),
+                format!("a head for {path} with `Expect`, which announces {size} bytes"),
                 bytes,
             )
             .asking(Ask::Plain),

@@ -129,7 +129,7 @@ fn any_frame(random: &mut Random) -> Send {
             .concat(),
         ),
     };
-    // If the upgrade is refused, these bytes are no request.
+    // If the upgrade is refused, the server reads these bytes as HTTP. They are not a valid request, so only an error may come.
     Send::new(format!("{label}, {size}"), bytes).asking(Ask::Junk)
 }
 
@@ -151,8 +151,9 @@ pub fn walk(random: &mut Random) -> Script {
     Script::new("", Protocol::Http, steps)
 }
 
-/// Tests RFC 6455 section 5.5.1: an acknowledgement from another shard must not come after the Close frame. The client does not read,
-/// fills its socket with pongs (completely or almost), then publishes, pings and closes in one write, and reads at last.
+/// Tests RFC 6455 section 5.5.1: an acknowledgement from another shard must not come after the Close frame. The client sends
+/// pings without reading, until the server's pongs fill its socket or nearly do. Then it sends messages, pings and a Close frame in one write, and only then
+/// reads.
 pub fn last_word(random: &mut Random) -> Script {
     let meta = [("Sec-WebSocket-Protocol", "ws+meta.nchan")];
     let ping = frame(Opcode::Ping, &[b'p'; 125]);

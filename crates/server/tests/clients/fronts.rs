@@ -1,4 +1,4 @@
-//! Runs the proxies of `docs/proxies` (nginx, Caddy, HAProxy) before a real server. The samples are used as they are; only ports,
+//! Runs the proxies of `docs/proxies` (nginx, Caddy, HAProxy) in front of a real server. The samples are used as they are; only ports,
 //! certificates and the site's directory are replaced.
 
 use crate::client::Client;
@@ -25,7 +25,7 @@ pub fn sample(name: &str) -> String {
     std::fs::read_to_string(project("docs/proxies").join(name)).expect("a sample")
 }
 
-/// The sample with `ours` in the place of `its`, which must be there.
+/// Replaces `its`, which the sample must contain, by `ours`.
 pub fn with(text: String, its: &str, ours: &str) -> String {
     assert!(text.contains(its), "the sample names {its}");
     text.replace(its, ours)
@@ -100,7 +100,7 @@ impl Front {
         Front::caddy_with(server, sample("Caddyfile"))
     }
 
-    /// Caddy with a site that is not the sample as it is.
+    /// Caddy with a changed sample.
     pub fn caddy_with(server: &Server, site: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
@@ -135,7 +135,7 @@ impl Front {
         Front::haproxy_with(server, sample("haproxy.cfg"))
     }
 
-    /// HAProxy with settings that are not the sample as it is.
+    /// HAProxy with a changed sample.
     pub fn haproxy_with(server: &Server, settings: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();

@@ -1,6 +1,6 @@
 //! Tests message keys, and topics that keep only the newest message of each key. Each transport has the key. A new subscriber receives a
-//! complete snapshot; a resumed one is told no gap (that it missed messages) for replaced messages; a slow one receives the newest
-//! messages.
+//! complete snapshot; a subscriber that resumes is told no gap for messages that newer ones have replaced; a slow one receives the
+//! newest messages.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -120,7 +120,11 @@ fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     let mut live = Ws::open(&server, "/sub/news?since=live", &[]);
     server.await_subscribers("news", 2);
     publish(&server, "news", "a", "a4");
-    assert_eq!(live.texts(1), ["a4"], "nothing of before, when asked so");
+    assert_eq!(
+        live.texts(1),
+        ["a4"],
+        "`since=live` gives no earlier message"
+    );
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn unknown_parameter_of_a_request_that_changes_something_is_refused() {
         404,
         "nothing is published"
     );
-    // The token may be a parameter, if the settings say so.
+    // The settings name the parameter `token` as the place of the token.
     assert_eq!(
         once(&server, "POST", "/pub/a?token=t", &[], "x").status,
         202
@@ -192,7 +192,7 @@ fn unknown_parameter_of_a_request_that_changes_something_is_refused() {
 }
 
 #[test]
-fn a_header_of_a_publish_that_is_nearly_one_that_is_read_is_refused() {
+fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
     let server = Server::start();
     for (name, words) in [
         ("Idempotency-Kye", "did you mean Idempotency-Key?"),
@@ -383,7 +383,7 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
     );
     let refused = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
     let refused = refused.into_iter().find(|answer| answer.status == 429);
-    let refused = refused.expect("more topics than in a second");
+    let refused = refused.expect("20 new topics exceed the limit of 7 a second");
     says(
         &refused,
         429,
@@ -393,7 +393,7 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
 }
 
 #[test]
-fn a_line_of_a_batch_names_the_limit_that_it_passes() {
+fn refusal_of_a_batch_line_names_the_limit_that_it_exceeds() {
     let server = Server::with(SMALL);
     let line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", "y".repeat(1_100));
     let name = format!("{{\"topic\":\"{}\",\"data\":1}}\n", "x".repeat(30));
@@ -418,7 +418,7 @@ fn a_line_of_a_batch_names_the_limit_that_it_passes() {
 }
 
 #[test]
-fn a_frame_names_the_limit_that_it_passes() {
+fn close_frame_names_the_limit_that_a_frame_exceeds() {
     let server = Server::with(SMALL);
     let mut ws = Ws::open(&server, "/pub/a", &[]);
     ws.send(0x82, "y".repeat(1_500));

@@ -81,7 +81,7 @@ fn curl_says_that_http_1_is_required() {
 }
 
 #[test]
-fn the_infos_text_is_what_nchans_clients_compare_and_match() {
+fn topic_info_text_has_the_lines_that_clients_of_nchan_parse() {
     let server = Server::start();
     publish(&server, "news", "one");
     let response = once(&server, "GET", "/pub/news", &[], "");

@@ -1,5 +1,5 @@
-//! Tests requests in the form of another path or another server. The server refuses them with the form that this path reads; otherwise it
-//! would silently ignore what the client asks for.
+//! Tests requests with a header, parameter or field that belongs to another path or another product. The server must not ignore silently what the client
+//! asks for: the refusal says how to write it on this path.
 
 use crate::parameters::says;
 use crate::support::Server;
@@ -9,7 +9,7 @@ use crate::support::ws::handshake;
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
 #[test]
-fn a_header_of_a_message_is_refused_where_no_message_is_published_by_itself() {
+fn message_header_is_refused_unless_the_request_publishes_one_message() {
     let server = Server::start();
     for (method, target) in [
         ("PUT", "/pub/a"),
@@ -73,7 +73,7 @@ fn parameter_of_another_server_is_refused_with_the_name_here() {
 }
 
 #[test]
-fn two_forms_of_a_message_are_refused_together() {
+fn request_for_two_envelopes_is_refused() {
     let server = Server::start();
     let meta = handshake(&[("Sec-WebSocket-Protocol", "ws+meta.nchan")]);
     for target in ["/sub/a?envelope=json", "/pubsub/a?envelope=json"] {

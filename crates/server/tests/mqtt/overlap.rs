@@ -129,8 +129,8 @@ impl Deliveries {
 }
 
 impl Deliveries {
-    /// Checks the copies that a client received while the filter `ended` ended. Messages up to number 80 were published before that, later
-    /// ones after it.
+    /// Checks the copies that a client received, some before and some after its subscription to `ended` was removed. Messages up to number 80 were published
+    /// before that, later ones after it.
     fn check_without(&self, ended: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
@@ -182,7 +182,7 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
         let (resumed, present) = open(&broker, "it");
         assert!(present);
         conn = resumed;
-        // The client is still behind when live messages come. Then it leaves and connects again before it has read everything.
+        // The client is still behind when live messages come. It reads everything before it leaves and connects again.
         for _ in 0..30 {
             taken.receive(&mut conn);
         }
@@ -197,7 +197,7 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
 }
 
 #[test]
-fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
+fn connected_client_that_fell_behind_gets_each_message_once() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return; // several copies are allowed
@@ -236,7 +236,7 @@ fn without(ended: &str, number: u16) -> Option<Received> {
 /// message from before the end may arrive twice: once with the ended subscription's identifier and once without (MQTT 5.0 section 3.3.4).
 /// All other messages arrive once.
 #[test]
-fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
+fn other_matching_subscriptions_lose_nothing_when_one_is_removed() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return; // several copies are allowed

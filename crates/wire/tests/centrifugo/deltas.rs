@@ -99,7 +99,7 @@ fn a_text_that_repeats_one_block_is_copied_and_the_table_stays_small() {
     assert_eq!(apply(&old, &delta), new);
 }
 
-/// Old and new: edits of pieces, so that both have parts in common.
+/// An old text of random pieces, and a new text of some of these pieces, a few of them edited.
 fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let piece = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..80),

@@ -86,7 +86,7 @@ fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
     (all, partial.is_some())
 }
 
-/// Asserts that every single cut, and single bytes, give the same events as the whole stream.
+/// Asserts that the stream gives the same events whole, cut in two at any place, and cut into single bytes.
 fn assert_same_for_every_split(stream: &[u8], config: &Config) -> Vec<Seen> {
     let whole = run(stream, &[], config);
     for cut in 0..=stream.len() {

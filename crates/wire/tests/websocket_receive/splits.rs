@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{Seen, assert_same_for_every_split, config, put, run};
 
-/// A message as its sender writes it: the fragments, with control frames after them.
+/// A message to send: where it is cut into fragments, and the control frames between them.
 #[derive(Clone, Debug)]
 struct Sent {
     text: bool,

@@ -128,7 +128,7 @@ fn each_partition_counts_its_own_offsets() {
 }
 
 #[test]
-fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
+fn recreated_topic_continues_after_its_earlier_offsets() {
     let mut fixture = Fixture::new(0);
     let (one, other) = (name(0, 0), name(1, 0));
     for _ in 0..5 {
@@ -201,7 +201,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     };
     home.join_group(&join, lanes);
     let mut published = BTreeSet::new();
-    // Publishes the first message of each partition, while no member has credit.
+    // While no member has credit, publishes a message to each of some topics of each partition.
     for partition in (0..PARTITIONS).rev() {
         for n in 0..(PARTITIONS - partition).into() {
             let name = name(partition, n);

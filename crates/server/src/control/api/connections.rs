@@ -91,7 +91,7 @@ pub struct ConnectionPage {
 pub struct ConnectionsQuery {
     /// With this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing.
     transport: Option<String>,
-    /// With a subscription to a topic that matches this filter, or to a filter that it covers.
+    /// That subscribes to a topic or filter which this filter covers.
     filter: Option<String>,
     /// Of this user.
     user: Option<String>,
@@ -107,13 +107,13 @@ pub struct ConnectionsQuery {
     cursor: Option<String>,
 }
 
-/// Selects the connections to end: those that meet all given conditions, of which there must be one.
+/// Selects the connections to end: those that meet all given conditions. At least one condition must be given.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToEnd {
     /// With this transport.
     transport: Option<String>,
-    /// With a subscription to a topic that matches this filter, or to a filter that it covers.
+    /// That subscribes to a topic or filter which this filter covers.
     filter: Option<String>,
     /// Of this user.
     user: Option<String>,
@@ -244,7 +244,7 @@ fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     params(ConnectionsQuery),
     responses(
         (status = 200, body = ConnectionPage),
-        (status = 400, body = ErrorBody, description = "A transport, filter, limit or cursor that is none"),
+        (status = 400, body = ErrorBody, description = "An invalid transport, filter, limit or cursor"),
     )
 )]
 pub async fn list(
@@ -321,7 +321,7 @@ pub async fn end(
     request_body = ToEnd,
     responses(
         (status = 200, body = DisconnectedCount),
-        (status = 400, body = ErrorBody, description = "A body that is none, or one that names everybody"),
+        (status = 400, body = ErrorBody, description = "The body is invalid, or gives no condition"),
         (status = 415, body = ErrorBody, description = "Not application/json"),
     )
 )]

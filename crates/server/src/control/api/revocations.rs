@@ -98,7 +98,7 @@ pub async fn list(State(state): State<AdminState>) -> Answer<Revocations> {
     request_body = ToRevoke,
     responses(
         (status = 200, body = Revocation, description = "The entry, which is on disk, or in a cluster in NATS"),
-        (status = 400, body = ErrorBody, description = "A body that is none, or an entry of another form"),
+        (status = 400, body = ErrorBody, description = "The body is invalid, or does not have exactly one of user, jti and token"),
         (status = 409, body = ErrorBody, description = "The settings name no list"),
         (status = 503, body = ErrorBody, description = "NATS does not take it"),
         (status = 415, body = ErrorBody, description = "Not application/json"),
@@ -120,7 +120,7 @@ pub async fn revoke(
     tag = "access",
     params(("id" = String, Path, description = "As the list has it")),
     responses(
-        (status = 200, body = Reinstated, description = "It counts no more"),
+        (status = 200, body = Reinstated, description = "The entry has been removed and has no effect any more"),
         (status = 404, body = ErrorBody, description = "There is no such entry"),
         (status = 409, body = ErrorBody, description = "The settings name no list"),
         (status = 503, body = ErrorBody, description = "NATS does not take it"),
