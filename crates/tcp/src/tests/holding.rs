@@ -332,7 +332,7 @@ fn connection_that_was_closed_first_gives_way_when_too_many_wait_for_their_peers
 }
 
 #[test]
-fn what_busy_connections_need_beside_their_bytes_is_charged() {
+fn busy_connections_are_charged_for_more_than_their_bytes() {
     let mut peer = Peer::connected(Peer::config());
     assert_eq!(peer.table.account.entries, 0);
     let (next, ack) = (peer.next, peer.ack);

@@ -17,7 +17,7 @@ use super::fault_schedule::FaultRecord;
 use crate::rig::RunArgs;
 use crate::scenario::crash::{
     Checker, Counts, Course, Faults, LogReader, Outage, PUBLISHERS, Publisher, SessionCounts,
-    Sessions, check_unchanged,
+    Sessions, check_unchanged, sent_counts,
 };
 use crate::{report, sys};
 
@@ -132,11 +132,7 @@ impl SessionLoad {
                 end: instant_of(record.recovered_ns),
             });
         }
-        let sent_counts: Vec<u32> = self
-            .publishers
-            .iter()
-            .map(|publisher| publisher.sent)
-            .collect();
+        let sent_counts = sent_counts(&self.publishers);
         let checker = &mut self.checker;
         LogReader::new().read(nodes[0], &sent_counts, checker);
         for node in &nodes[1..] {

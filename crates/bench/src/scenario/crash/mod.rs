@@ -39,7 +39,7 @@ pub use checker::{Checker, Faults};
 pub use log_reader::{LogReader, check_unchanged, topic_info};
 pub use message::PUBLISHERS;
 pub use outage::Outage;
-pub use publisher::{Counts, Publisher};
+pub use publisher::{Counts, Publisher, sent_counts};
 use rounds::{Outcome, Rounds};
 pub use session::Course;
 pub use session_check::SessionCounts;

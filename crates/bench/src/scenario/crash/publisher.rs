@@ -34,6 +34,11 @@ const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a publisher that waits polls whether it must stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How many messages each of these publishers has sent.
+pub fn sent_counts(publishers: &[Publisher]) -> Vec<u32> {
+    publishers.iter().map(|publisher| publisher.sent).collect()
+}
+
 /// The counts of publishers.
 #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign, serde::Serialize)]
 pub struct Counts {

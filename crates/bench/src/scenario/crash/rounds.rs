@@ -15,7 +15,7 @@ use super::checker::{Checker, Fault, Faults, Progress};
 use super::filler;
 use super::log_reader::{self, LogReader};
 use super::message::PUBLISHERS;
-use super::publisher::{Counts, Publisher};
+use super::publisher::{Counts, Publisher, sent_counts};
 use super::session_check::SessionCounts;
 use super::sessions::Sessions;
 use super::subscriber::{Observation, Subscriber};
@@ -424,11 +424,7 @@ impl Rounds {
 
     /// Reads the logs, and compares them with what the clients recorded before the crash.
     fn check_records(&mut self, reads_all: bool) {
-        let sent_counts: Vec<u32> = self
-            .publishers
-            .iter()
-            .map(|publisher| publisher.sent)
-            .collect();
+        let sent_counts = sent_counts(&self.publishers);
         let checker = &mut self.checker;
         self.log_reader.read(self.address, &sent_counts, checker);
         if reads_all {

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_tool_needs_more_beside_the_kernels_tcp_is_the_servers_kernel() {
+    fn time_that_the_tool_saves_over_xdp_counts_as_kernel_time_of_the_server() {
         assert_eq!(ratios([4.0, 3.0], [2.0, 2.0]), [0.5, 0.4, 4.0 / 7.0]);
         // Noise makes no kernel of less than nothing.
         assert_eq!(ratios([4.0, 2.0], [2.0, 3.0])[1], 0.5);

@@ -19,6 +19,13 @@ use crate::mail::presence::PresenceChange;
 const TOPIC: &[u8] = b"chat/1";
 const MAX: u32 = 1_000;
 const LEAVE_S: u32 = 8;
+/// The connection of a watcher.
+const WATCHER: ReplyTo = ReplyTo {
+    slot: 0,
+    generation: 0,
+    request: 0,
+    part: 0,
+};
 /// A node is dead for the others after so many seconds.
 const DEAD_AFTER_S: u32 = 5;
 
@@ -66,13 +73,7 @@ struct World {
 
 fn new_node(writer: u64, s: u32) -> Node {
     let mut table = Presence::new(writer, writer, now(s));
-    let to = ReplyTo {
-        slot: 0,
-        generation: 0,
-        request: 0,
-        part: 0,
-    };
-    table.add_watcher(TOPIC, (0, to), None, 0);
+    table.add_watcher(TOPIC, (0, WATCHER), None, 0);
     Node {
         table,
         writer,
@@ -274,13 +275,7 @@ impl World {
                     }
                 }
             });
-            let to = ReplyTo {
-                slot: 0,
-                generation: 0,
-                request: 0,
-                part: 0,
-            };
-            node.table.set_ready(TOPIC, 0, to, 0);
+            node.table.set_ready(TOPIC, 0, WATCHER, 0);
         }
     }
 
@@ -627,12 +622,6 @@ fn peer_join(slot: u32, leaves_in_s: u32, user: &[u8]) -> PeerChange<'_> {
 #[test]
 fn leave_of_a_member_names_the_process_of_its_connection_after_its_node_has_gone() {
     let mut table = table_with_member_of_peer(b"ann", 1);
-    let to = ReplyTo {
-        slot: 0,
-        generation: 0,
-        request: 0,
-        part: 0,
-    };
     let mut seen = Vec::new();
     let mut tell = |table: &mut Presence| {
         table.send_news(0, 9, |_, _, page| {
@@ -642,13 +631,13 @@ fn leave_of_a_member_names_the_process_of_its_connection_after_its_node_has_gone
             }));
         });
     };
-    table.add_watcher(TOPIC, (0, to), None, 0);
+    table.add_watcher(TOPIC, (0, WATCHER), None, 0);
     tell(&mut table);
     assert_eq!(table.remove_gone_members(1, true, 0, 5, now(2)), None);
     table.remove_absent(now(20), 1_000);
     // Before the watcher is told, another node gets the number.
     table.begin_peer_snapshot(1, 6);
-    table.set_ready(TOPIC, 0, to, 0);
+    table.set_ready(TOPIC, 0, WATCHER, 0);
     tell(&mut table);
     assert_eq!(seen, [(true, 5), (false, 5)]);
 }
@@ -722,13 +711,7 @@ fn connection_that_subscribes_again_before_its_member_has_left_stays_at_all_node
 #[test]
 fn watcher_of_connections_sees_no_member_continue_with_a_connection_that_has_ended() {
     let mut table = table_with_member_of_peer(b"ann", 1);
-    let to = ReplyTo {
-        slot: 0,
-        generation: 0,
-        request: 0,
-        part: 0,
-    };
-    table.add_change_watcher(TOPIC, (0, to), 0);
+    table.add_change_watcher(TOPIC, (0, WATCHER), 0);
     let leave = PeerChange::Leave {
         topic: TOPIC,
         conn: conn(0),

@@ -198,6 +198,13 @@ mod tests {
         frame(Kind::Headers, END_HEADERS | END_STREAM, stream, &block)
     }
 
+    /// This number of requests for event streams that begin with the large message.
+    fn get_large(streams: u32) -> Vec<u8> {
+        (0..streams)
+            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
+            .collect()
+    }
+
     fn window(stream: u32, bytes: u32) -> Vec<u8> {
         frame(Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes())
     }
@@ -409,9 +416,7 @@ mod tests {
     #[test]
     fn streams_wait_for_the_socket_and_each_gets_its_turn() {
         let mut world = Linked::new(&initial_window(0));
-        let all: Vec<u8> = (0..5)
-            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
-            .collect();
+        let all = get_large(5);
         world.say(all);
         // The socket takes nothing for some time.
         world.io.rooms.extend([usize::MAX, 1_000, 0]);
@@ -431,9 +436,7 @@ mod tests {
     #[test]
     fn streams_share_the_window_of_the_connection_in_turns() {
         let mut world = Linked::new(&initial_window(1 << 20));
-        let all: Vec<u8> = (0..3)
-            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
-            .collect();
+        let all = get_large(3);
         // The first answer uses the connection's whole window.
         world.say(all);
         world.io.sent.clear();
@@ -484,9 +487,7 @@ mod tests {
             frame(Kind::Settings, ACK, 0, &[]),
         ];
         world.receive(other, hello.concat());
-        let all: Vec<u8> = (0..4)
-            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
-            .collect();
+        let all = get_large(4);
         world.receive(link, all.clone());
         world.receive(other, all);
         // A frame costs 64 steps.
@@ -511,9 +512,7 @@ mod tests {
     fn a_byte_of_window_is_charged_for_the_streams_that_wait_for_it() {
         let steps_of_update = |streams: u32| {
             let mut world = Linked::new(&initial_window(1 << 20));
-            let all: Vec<u8> = (0..streams)
-                .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
-                .collect();
+            let all = get_large(streams);
             world.say(all);
             let before = world.shard.steps();
             world.say(window(0, 1));
@@ -526,9 +525,7 @@ mod tests {
     #[test]
     fn streams_that_wait_for_others_of_their_client_are_not_slow() {
         let mut world = Linked::new(&initial_window(1 << 20));
-        let all: Vec<u8> = (0..3)
-            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
-            .collect();
+        let all = get_large(3);
         world.say(all);
         world.io.sent.clear();
         // Each stream has its turn in 45 seconds, and `timeouts.body_s` is 20.
