@@ -151,10 +151,10 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                 let Report::Messages(Some(page)) = report_of(shard, order, net, now) else {
                     break;
                 };
-                after = page.messages.last().map_or(after, |message| message.offset);
                 messages.extend(page.messages.into_iter().map(|it| (it.offset, it.data)));
-                if !page.more {
-                    break;
+                match page.next {
+                    Some(next) => after = next,
+                    None => break,
                 }
             }
             // For MQTT sessions homes keep more messages than the rule allows. Sessions are not durable, so these messages may be lost and

@@ -10,7 +10,7 @@ use super::Home;
 use super::topic_row::DELETED;
 use crate::base::position::{Position, Since};
 use crate::base::time::Now;
-use crate::log::seek::SeekBackResult;
+use crate::log::seek::{SeekBackResult, SeekResult};
 use crate::mail::Frames;
 use crate::mail::orders::{LogPageRequest, Message, Messages, Page, Topic, TopicsPageRequest};
 use crate::store::blobs::Blob;
@@ -19,6 +19,8 @@ use crate::store::blobs::Blob;
 const ROWS_PER_ORDER: u32 = 4_096;
 /// The maximum bytes of messages that one order reads. A single message may be larger.
 const LOG_BYTES_PER_ORDER: usize = 256 << 10;
+/// The maximum number of entries that one order searches for the first message of its page. This takes a millisecond or two.
+const SEARCH_ENTRIES_PER_ORDER: usize = 16_384;
 
 impl Home {
     /// A page of the list of topics, from a row on.
@@ -79,7 +81,16 @@ impl Home {
             Some(SeekBackResult::Found(before)) => before.max(page.after),
             _ => page.after,
         };
-        let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_ORDER, &mut frames);
+        let next = match log.seek(chain, after, SEARCH_ENTRIES_PER_ORDER) {
+            SeekResult::Continue(searched_to) => Some(searched_to),
+            SeekResult::Found(first) => {
+                let bytes_max = LOG_BYTES_PER_ORDER;
+                let is_last_page =
+                    log.read_from(first, after, messages_max, bytes_max, &mut frames);
+                let last_read = frames.pages.iter().last().map(|record| record.offset);
+                last_read.filter(|_| !is_last_page)
+            }
+        };
         // The newest offset that cannot be read any more. A topic that keeps no messages has lost even its last message.
         let last_lost = log.last_lost_offset(chain).unwrap_or(last);
         let is_position_of_log = |epoch| {
@@ -100,7 +111,7 @@ impl Home {
         });
         Some(Messages {
             messages: messages.collect(),
-            more: !reached_end,
+            next,
             lost: after > 0 && last_lost > after
                 || page.epoch.is_some_and(|epoch| !is_position_of_log(epoch)),
         })

@@ -92,7 +92,7 @@ impl Home {
             return None;
         }
         let frames = lanes.frames();
-        log.read(chain, 0, 1, usize::MAX, frames);
+        log.read_oldest(chain, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
         // A retained message after `start` is also in the topic's log, which the subscriber reads from `start` on.
         let is_due = record.offset <= start;

@@ -60,7 +60,7 @@ fn message_at<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> NewMessage<'a>
 /// The offsets of a page, and whether it is the last one.
 fn page(log: &mut Log, chain: u32, messages_max: usize, bytes_max: usize) -> (Vec<u64>, bool) {
     let mut frames = Frames::default();
-    let is_last_page = log.read(chain, 0, messages_max, bytes_max, &mut frames);
+    let is_last_page = log.read_oldest(chain, messages_max, bytes_max, &mut frames);
     (
         frames.pages.iter().map(|record| record.offset).collect(),
         is_last_page,
@@ -329,7 +329,7 @@ fn message_is_read_as_it_was_appended() {
             .0;
     }
     let mut frames = Frames::default();
-    assert!(log.read(chain, 0, 9, 99, &mut frames));
+    assert!(log.read_oldest(chain, 9, 99, &mut frames));
     for (n, record) in frames.pages.iter().enumerate() {
         assert_eq!((record.binary, record.retain), all[n]);
         assert_eq!(record.qos, n as u8 % 3);

@@ -4,7 +4,6 @@
 //! Deliberately not here: expiry. A caller that must not show expired messages removes them first ([`Log::remove_expired`]).
 
 use super::*;
-use crate::log::seek::SeekResult;
 use crate::mail::{Frames, Record};
 
 impl Log {
@@ -36,23 +35,19 @@ impl Log {
         (newest != NONE).then(|| self.entries.get(newest).time_s)
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first: at most `messages_max` messages and `bytes_max` bytes, but at least
-    /// one message. Returns true at the end of the chain.
-    pub fn read(
+    /// Reads a chain from its oldest message on, as `read_from` does.
+    pub fn read_oldest(
         &mut self,
         chain: u32,
-        offset: u64,
         messages_max: usize,
         bytes_max: usize,
         frames: &mut Frames,
     ) -> bool {
-        let SeekResult::Found(id) = self.seek(chain, offset, usize::MAX) else {
-            unreachable!("without a limit it is found");
-        };
-        self.read_from(id, offset, messages_max, bytes_max, frames)
+        self.read_from(self.oldest(chain), 0, messages_max, bytes_max, frames)
     }
 
-    /// Like `read`, but begins at the entry `id`, which must be the first one after `offset`.
+    /// Copies the messages after `offset` into `frames`, oldest first: at most `messages_max` messages and `bytes_max` bytes, but at least
+    /// one message. `id` must be the first entry after `offset`. Returns true at the end of the chain.
     pub fn read_from(
         &mut self,
         mut id: u32,

@@ -236,7 +236,7 @@ pub struct Topic {
 }
 
 /// A request for a page of a topic's log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LogPageRequest {
     /// The topic.
     pub name: Box<[u8]>,
@@ -255,8 +255,9 @@ pub struct LogPageRequest {
 pub struct Messages {
     /// The messages found.
     pub messages: Vec<Message>,
-    /// Whether the log has more messages.
-    pub more: bool,
+    /// The `after` of the next page, if the log has more messages. If the search for the first message was too long for one order, `next` is
+    /// given without messages.
+    pub next: Option<u64>,
     /// Whether messages between the requested offset and the first message are lost.
     pub lost: bool,
 }

@@ -1,8 +1,9 @@
 //! Tests that the work of a home (the part of a shard that keeps topics) on long logs is bounded in each turn: to seek, to remove messages,
 //! and to record losses.
 
-use crore_broker::TurnLimits;
+use crore_broker::orders::{LogPageRequest, Messages};
 use crore_broker::settings::{Rule, Settings};
+use crore_broker::{Control, Input, Report, Ticket, TurnLimits};
 use crore_wire::mqtt::Qos;
 
 use crate::support::{self, NOW, TestServer};
@@ -66,6 +67,56 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         assert!(again <= if is_there { GIVEN + 1 } else { 1 }, "{again}");
         assert!(steps <= 200 * GIVEN as u64, "{steps} steps");
     }
+}
+
+/// The operator asks for the messages after an offset that another topic has. As many messages of the topic come before it as messages of the
+/// other topic after it, so both ways of the search are long.
+#[test]
+fn operators_search_for_a_page_is_continued_by_further_orders() {
+    const SURROUNDING: usize = 20_000;
+    const STEPS_MAX: u64 = 20_000;
+    let mut settings = settings();
+    settings.rules[0].log_messages = u32::MAX;
+    settings.rules[0].log_bytes = 64 << 20;
+    let mut server = server(settings);
+    let publisher = server.open(0);
+    for (topic, count) in [("t", SURROUNDING), ("u", SURROUNDING), ("t", 1)] {
+        for _ in 0..count.div_ceil(1_000) {
+            let line = lines(topic, count.min(1_000), "");
+            server.send(publisher, batch(&line));
+            server.settle();
+        }
+    }
+    let mut page_after = |after| {
+        let request = LogPageRequest {
+            name: b"t".as_slice().into(),
+            after,
+            epoch: None,
+            messages_max: 10,
+            newest: false,
+        };
+        let before = server.shards[0].steps();
+        server.handle(0, Input::Control(Ticket(1), Control::Log(request)));
+        let steps = server.shards[0].steps() - before;
+        assert!(steps <= STEPS_MAX, "{steps} steps");
+        match server.io[0].reports.pop() {
+            Some((_, Report::Messages(Some(page)))) => page,
+            report => panic!("{report:?}"),
+        }
+    };
+    let first_page = page_after(0);
+    assert_eq!(first_page.messages.len(), 10);
+    let first_offset = first_page.messages[0].offset;
+    let mut page = page_after(first_offset + SURROUNDING as u64);
+    assert!(page.messages.is_empty() && !page.lost);
+    while let Messages {
+        next: Some(next), ..
+    } = page
+    {
+        page = page_after(next);
+    }
+    let offsets: Vec<_> = page.messages.iter().map(|it| it.offset).collect();
+    assert_eq!(offsets, [first_offset + 2 * SURROUNDING as u64]);
 }
 
 /// The memory account nears its limit in the middle of a turn (one run of the event loop). Then the records of losses are dropped over the

@@ -56,7 +56,7 @@ impl Fixture {
             assert_eq!(last_lost.unwrap_or(model.last[topic]), model.lost[topic]);
             for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
                 let mut frames = Frames::default();
-                log.read(chain, 0, usize::MAX, usize::MAX, &mut frames);
+                log.read_oldest(chain, usize::MAX, usize::MAX, &mut frames);
                 let read: Vec<_> = frames.pages.iter().map(|record| record.offset).collect();
                 assert_eq!(read, model.offsets(topic, retained));
             }

@@ -440,9 +440,8 @@ pub async fn messages(
         messages_max: page_len(query.limit)?,
         newest: query.newest.unwrap_or_default(),
     };
-    let read: Option<orders::Messages> = state.shards.ask(home, Control::Log(page)).await?;
+    let read = read_log(&state, home, page).await?;
     let read = read.ok_or_else(|| ApiError::missing("topic"))?;
-    let last = read.messages.last().map(|message| message.offset);
     let message = |message: orders::Message| {
         let data = match String::from_utf8(message.data) {
             Ok(data) if !message.binary => (Some(data), None),
@@ -460,10 +459,36 @@ pub async fn messages(
         }
     };
     Ok(Json(MessagePage {
-        next: last.filter(|_| read.more),
+        next: read.next,
         lost: read.lost,
         messages: read.messages.into_iter().map(message).collect(),
     }))
+}
+
+/// Reads a page of a topic's log. A long search for its first message takes several orders, so that the shard serves its clients in between.
+pub(super) async fn read_log(
+    state: &AdminState,
+    home: ShardId,
+    request: LogPageRequest,
+) -> Result<Option<orders::Messages>, ApiError> {
+    let mut request = request;
+    let mut is_lost = false;
+    loop {
+        let order = Control::Log(request.clone());
+        let page: Option<orders::Messages> = state.shards.ask(home, order).await?;
+        let Some(mut page) = page else {
+            return Ok(None);
+        };
+        is_lost |= page.lost;
+        match page.next {
+            // The epoch was compared with the offset that the client has named.
+            Some(next) if page.messages.is_empty() => (request.after, request.epoch) = (next, None),
+            _ => {
+                page.lost = is_lost;
+                return Ok(Some(page));
+            }
+        }
+    }
 }
 
 /// Purge a topic

@@ -21,7 +21,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::{Empty, Failure, Reply, check_count, read, result};
 use crate::control::api::answer::{ApiError, text};
 use crate::control::api::topics::{
-    NewMessage, name_and_home, publish_message, purge_topic, topic_at,
+    NewMessage, name_and_home, publish_message, purge_topic, read_log, topic_at,
 };
 use crate::control::state::AdminState;
 
@@ -266,16 +266,11 @@ pub async fn history(state: &AdminState, asked: History) -> Result<Publications,
         messages_max: limit.clamp(1, HISTORY_MAX),
         newest: is_reverse,
     };
-    let read: Option<orders::Messages> = state
-        .shards
-        .ask(home, Control::Log(page))
-        .await
-        .map_err(ApiError::from)?;
-    let read = read.unwrap_or_default();
+    let read = read_log(state, home, page).await?.unwrap_or_default();
     if asked.since.is_some() && read.lost {
         return Err(unrecoverable());
     }
-    if is_reverse && limit > 0 && read.more {
+    if is_reverse && limit > 0 && read.next.is_some() {
         let words = "so many messages do not fit into one answer; ask for fewer";
         return Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, words));
     }
