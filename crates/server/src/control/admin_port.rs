@@ -1,7 +1,7 @@
 //! The connections of the admin port: their limit, and the timeouts of their requests.
 //!
-//! When `admin.connections_max` connections are open, the port closes an unauthenticated connection to make room for a new one
-//! ([`super::connection_slots`]). If all are authenticated, the new connection is an *overflow* connection and may send one request: the
+//! When `admin.connections_max` connections are open, the port closes a connection to make room for a new one
+//! ([`super::connection_slots`]). If it may close none, the new connection is an *overflow* connection and may send one request: the
 //! port answers probes of `/healthz` and `/readyz`, and refuses other requests with the reason. At most [`OVERFLOW_MAX`] overflow
 //! connections are open. When one more arrives, the port closes the oldest, so that a flood of overflow connections keeps no client out for long.
 //!
@@ -54,7 +54,7 @@ pub struct PortCounters {
 impl PortCounters {
     pub fn new(admin: &Admin) -> Arc<PortCounters> {
         Arc::new(PortCounters {
-            slots: ConnectionSlots::new(admin.connections_max),
+            slots: ConnectionSlots::new(admin.connections_max, !admin.token.is_empty()),
             refused_connections: LoggedCount::default(),
             timed_out_connections: LoggedCount::default(),
         })
@@ -122,18 +122,18 @@ impl AdminPort {
     fn serve_accepted(&mut self, stream: TcpStream, peer: IpAddr) {
         let _ = stream.set_nodelay(true); // a failure only makes answers slower
         let slots = &self.counters.slots;
-        let Some((slot, replaces_unauthenticated)) = slots.take(peer) else {
+        let Some((slot, replaces_other)) = slots.take(peer) else {
             if let Some(refused) = self.counters.refused_connections.add() {
                 let why = full_text(slots.max());
                 tracing::warn!(refused, "the admin port is full: {why}");
             }
             return self.answer_overflow(stream);
         };
-        if replaces_unauthenticated && let Some(refused) = self.counters.refused_connections.add() {
+        if replaces_other && let Some(refused) = self.counters.refused_connections.add() {
             let max = slots.max();
             tracing::warn!(
                 refused,
-                "the admin port is full: {max} connections are open, as many as admin.connections_max allows; a new one replaces one that has not sent admin.token, or no request at all"
+                "the admin port is full: {max} connections are open, as many as admin.connections_max allows; a new one replaces one that has not sent admin.token, or without a token one of the address that has most"
             );
         }
         let number = slot.number();

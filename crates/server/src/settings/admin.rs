@@ -45,8 +45,8 @@ pub struct Admin {
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
     /// The maximum number of connections at the same time, event streams included. At the limit, a new connection replaces one that has not sent
-    /// `admin.token` yet: the oldest of the address that has most such connections. If there is none, the new one gets 503 with the reason. `/healthz` and
-    /// `/readyz` are answered all the same.
+    /// `admin.token` yet: the oldest of the address that has most such connections. Without a token, it also replaces one of an address with more connections.
+    /// If there is none, the new one gets 503 with the reason. `/healthz` and `/readyz` are answered all the same.
     // A console opens a handful of connections, a scraper one. Many more are a mistake, or an attempt to occupy the port.
     #[default(256)]
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
