@@ -9,8 +9,23 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::settings::Settings;
+use crate::log::seek::SeekResult;
 use crate::mail::Frames;
 use crate::mail::message::Headers;
+
+/// Reads at most `messages_max` messages after an offset. Returns true at the end of the chain.
+fn read_after(
+    log: &mut Log,
+    chain: u32,
+    offset: u64,
+    messages_max: usize,
+    frames: &mut Frames,
+) -> bool {
+    let SeekResult::Found(first) = log.seek(chain, offset, usize::MAX) else {
+        unreachable!("without a limit it is found");
+    };
+    log.read_from(first, offset, messages_max, usize::MAX, frames)
+}
 
 /// A message of the model.
 #[derive(Clone, Debug)]
@@ -208,7 +223,7 @@ fn check_topic(
     for start in model.lost..=model.last {
         let mut frames = Frames::default();
         let rest = model.messages.iter().filter(|k| k.offset > start).count();
-        let is_last_page = log.read(chain, start, page_messages, usize::MAX, &mut frames);
+        let is_last_page = read_after(log, chain, start, page_messages, &mut frames);
         prop_assert_eq!(is_last_page, rest <= page_messages);
         let mut read_to = start;
         while let Some(record) = frames.pages.last()
@@ -216,7 +231,7 @@ fn check_topic(
         {
             // Page by page.
             read_to = read_to.max(record.offset);
-            log.read(chain, read_to, page_messages, usize::MAX, &mut frames);
+            read_after(log, chain, read_to, page_messages, &mut frames);
         }
         let mut previous = start;
         let rest: Vec<_> = model.messages.iter().filter(|k| k.offset > start).collect();

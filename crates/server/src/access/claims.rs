@@ -1,6 +1,7 @@
 //! Reads rights from the claims of a token or from the callback's answer, which have the same JSON members.
 
 use crore_broker::access::{GrantError, Grants, INFO_BYTES_MAX, Right};
+use crore_wire::json::{MAX_DEPTH, is_json};
 use serde_json::{Map, Value};
 
 /// The member with what others are told of a client that is present.
@@ -29,6 +30,10 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
     match claims.get(INFO).map(Value::to_string) {
         Some(info) if info.len() > INFO_BYTES_MAX => {
             Err(format!("`{INFO}` has more than {INFO_BYTES_MAX} bytes"))
+        }
+        // Everything that may send the info to a client reads JSON as the wire does.
+        Some(info) if !is_json(info.as_bytes()) => {
+            Err(format!("`{INFO}` nests deeper than {MAX_DEPTH} levels"))
         }
         Some(info) => Ok(grants.with_info(&info)),
         None => Ok(grants),
@@ -106,6 +111,7 @@ mod tests {
     #[test]
     fn claims_of_another_form_are_refused_whole() {
         let long = "u".repeat(256);
+        let nested = (0..65).fold(json!(1), |inner, _| json!([inner]));
         for (wrong, named) in [
             (json!({"publish": 1}), "`publish` is a number"),
             (json!({"publish": ["a", 1]}), "`publish[1]` is a number"),
@@ -118,6 +124,10 @@ mod tests {
             (
                 json!({ "presence_info": "i".repeat(1_023) }),
                 "`presence_info` has more than 1024 bytes",
+            ),
+            (
+                json!({ "presence_info": nested }),
+                "`presence_info` nests deeper than 64 levels",
             ),
         ] {
             let error = read(wrong.clone()).expect_err("it is of another form");

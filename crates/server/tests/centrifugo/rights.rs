@@ -277,19 +277,25 @@ fn a_connection_ends_with_its_token_unless_it_is_renewed() {
 }
 
 #[test]
-fn new_settings_end_connections_that_they_do_not_grant_and_keep_what_a_token_grants() {
-    let server = closed("anonymous = { subscribe = [\"open\"] }\n");
+fn new_settings_end_only_the_subscriptions_that_they_do_not_grant() {
+    let server = closed("anonymous = { subscribe = [\"closed\", \"open\"] }\n");
     let own = token(&json!({"sub": "ann", "exp": LATER_S}));
-    let mut clients = [(); 2].map(|()| Client::with_token(&server, &own));
-    let [loses, keeps] = &mut clients;
-    loses.subscribe("open");
+    let mut client = Client::with_token(&server, &own);
+    client.subscribe("closed");
+    client.subscribe("open");
     let by_token = subscription_token("ann", "room", LATER_S);
-    let reply = keeps.ask("subscribe", json!({"channel": "room", "token": by_token}));
+    let reply = client.ask("subscribe", json!({"channel": "room", "token": by_token}));
     assert!(reply.get("subscribe").is_some(), "{reply}");
     let settings = std::fs::read_to_string(server.settings_file()).expect("its settings");
-    server.reload(&settings.replace("[\"open\"]", "[\"nothing\"]"));
-    assert_eq!(loses.closed().0, 3507);
-    assert!(keeps.goes_on());
+    server.reload(&settings.replace("\"closed\", ", ""));
+    let push = client.push();
+    assert_eq!(push["channel"], "closed", "{push}");
+    assert_eq!(push["unsubscribe"]["code"], 2501, "{push}");
+    assert_eq!(client.error("subscribe", json!({"channel": "closed"})), 103);
+    for channel in ["open", "room"] {
+        let command = json!({"channel": channel});
+        assert_eq!(client.error("subscribe", command), 105, "it stays");
+    }
 }
 
 #[test]

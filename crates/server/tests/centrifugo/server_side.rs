@@ -239,6 +239,10 @@ fn api_subscribes_the_clients_of_a_user() {
         json!({"user": "bob", "channel": "b", "expire_at": 1_000}),
     );
     assert_eq!(bob.push()["channel"], "b");
-    assert_eq!(bob.push()["unsubscribe"]["code"], 2501);
+    assert_eq!(
+        bob.closed().0,
+        3006,
+        "a client cannot begin it again, so it connects again"
+    );
     assert!(ann.goes_on());
 }

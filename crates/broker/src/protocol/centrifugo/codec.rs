@@ -19,10 +19,10 @@ use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
 use crate::protocol::centrifugo::publication::{Data, DeltaForm};
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
-use crate::protocol::centrifugo::server_side::take_begin_by_server;
+use crate::protocol::centrifugo::server_side::{end_for_refused_start, take_begin_by_server};
 use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
 use crate::protocol::centrifugo::subscribe::{
-    drop_subscription, end_for_lost_messages, note_lost, take_subscribing,
+    drop_subscription, end_for_lost_messages, is_by_server, note_lost, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
@@ -103,7 +103,8 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         true
     }
 
-    /// Answers the subscribe command with an error. A subscription that was granted before is refused if its topic was deleted and cannot be made again.
+    /// Answers the subscribe command with an error, or ends the connection if the server has begun the subscription. A subscription that was granted before is
+    /// refused if its topic was deleted and cannot be made again.
     fn refused<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
@@ -120,6 +121,10 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
                 {
                     write_error(clients, slot, pending.id, code, &text);
                 }
+            }
+            None if is_by_server(clients, slot, sub_index) => {
+                drop_subscription(clients, subs, slot, sub_index);
+                return end_for_refused_start(clients, slot, reason, io);
             }
             None => return end_for_lost_messages(clients, subs, (slot, sub_index), io),
         }

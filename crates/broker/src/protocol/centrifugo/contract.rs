@@ -16,7 +16,9 @@ use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_command_bytes;
 use crate::protocol::centrifugo::delta::has_deltas;
-use crate::protocol::centrifugo::expiry::{end_expired, end_revoked, may_keep_all};
+use crate::protocol::centrifugo::expiry::{
+    end_expired, end_revoked, end_subscriptions_without_right,
+};
 use crate::protocol::centrifugo::history::{answer_history_command, question_of};
 use crate::protocol::centrifugo::join_leave::review_pushes;
 use crate::protocol::centrifugo::one_way::handle_one_way_frame;
@@ -104,8 +106,9 @@ impl Protocol<AllProtocols> for Centrifugo {
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         end_revoked(&mut front.clients, &mut front.subs, slot, io);
         review_pushes(&mut front.clients, &mut front.subs.lanes, slot);
-        let permission = may_keep_all(&front.clients, &front.subs, slot);
-        permission.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
+        end_subscriptions_without_right(&mut front.clients, &mut front.subs, slot);
+        front.clients.send_reply(slot, io);
+        false
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {

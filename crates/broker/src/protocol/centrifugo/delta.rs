@@ -37,13 +37,21 @@ pub(crate) struct LatestMessages {
 struct LatestMessage {
     offset: u64,
     text: Box<[u8]>,
-    /// The delta from the previous message; `None` if that is not known, or the whole message is shorter.
-    delta: Option<Box<[u8]>>,
+    /// The delta from the message that was the latest one before; `None` if there was none, or if the whole message is shorter.
+    delta: Option<Delta>,
+}
+
+struct Delta {
+    /// The offset of the message that the delta changes into the latest one.
+    base: u64,
+    bytes: Box<[u8]>,
 }
 
 impl LatestMessage {
     fn bytes(&self) -> usize {
-        size_of::<LatestMessage>() + self.text.len() + self.delta.as_ref().map_or(0, |it| it.len())
+        size_of::<LatestMessage>()
+            + self.text.len()
+            + self.delta.as_ref().map_or(0, |it| it.bytes.len())
     }
 }
 
@@ -53,20 +61,21 @@ impl LatestMessages {
         self.latest_bytes + self.table.capacity() * size_of::<u32>()
     }
 
-    /// The delta of the message at `offset` from the topic's previous message, which is at `previous`, and whether it was computed now. `bytes_max` limits the
-    /// kept bytes.
+    /// The delta of the message at `offset` for a client that has the one at `base`, and whether a delta was computed now. `bytes_max` limits the kept bytes.
+    ///
+    /// The order of messages on this shard decides which message a delta changes. The previous message of a reader may be another one: its page lacks messages that
+    /// are superseded or have expired meanwhile.
     fn delta(
         &mut self,
         (format, name): (Format, &[u8]),
-        ((offset, previous), text): ((u64, u64), &[u8]),
+        ((offset, base), text): ((u64, u64), &[u8]),
         bytes_max: usize,
     ) -> (Option<&[u8]>, bool) {
         let form = usize::from(format == Format::Protobuf);
         let stored = self.by_form[form].get(name);
         let is_new = stored.is_none_or(|it| it.offset < offset);
         if is_new {
-            let before = stored.filter(|it| it.offset == previous);
-            let delta = before.and_then(|it| shorter_delta(&it.text, text, &mut self.table));
+            let delta = stored.and_then(|it| shorter_delta(it, text, &mut self.table));
             let latest = LatestMessage {
                 offset,
                 text: text.into(),
@@ -76,7 +85,9 @@ impl LatestMessages {
         }
         let latest = self.by_form[form].get(name);
         let latest = latest.filter(|it| it.offset == offset);
-        (latest.and_then(|it| it.delta.as_deref()), is_new)
+        let delta = latest.and_then(|it| it.delta.as_ref());
+        let delta = delta.filter(|it| it.base == base);
+        (delta.map(|it| &*it.bytes), is_new)
     }
 
     fn store(&mut self, form: usize, name: &[u8], latest: LatestMessage, bytes_max: usize) {
@@ -100,10 +111,13 @@ impl LatestMessages {
     }
 }
 
-fn shorter_delta(old: &[u8], new: &[u8], table: &mut Vec<u32>) -> Option<Box<[u8]>> {
-    let mut delta = Vec::new();
-    fossil::create(old, new, table, &mut delta);
-    (delta.len() < new.len()).then(|| delta.into())
+fn shorter_delta(old: &LatestMessage, new: &[u8], table: &mut Vec<u32>) -> Option<Delta> {
+    let mut bytes = Vec::new();
+    fossil::create(&old.text, new, table, &mut bytes);
+    (bytes.len() < new.len()).then(|| Delta {
+        base: old.offset,
+        bytes: bytes.into(),
+    })
 }
 
 /// The text of a message from which deltas are made. In JSON it is the text of a JSON value.
@@ -136,7 +150,11 @@ pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, sub_index: u32) {
 /// Ends the deltas of a subscription that ends.
 pub(super) fn end_deltas(conns: &mut Connections, slot: u32, sub_index: u32) {
     if let Some(index) = find_delta_base(conns, slot, sub_index) {
-        state_mut(conns, slot).deltas.remove(index);
+        let deltas = &mut state_mut(conns, slot).deltas;
+        deltas.remove(index);
+        if deltas.is_empty() {
+            conns.get_mut(slot).consumer.options &= !DELTA;
+        }
     }
 }
 
@@ -183,13 +201,11 @@ pub(super) fn write_delta_push(
         true => 0,
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
     };
-    let offsets = (record.offset, record.previous);
+    let offsets = (record.offset, sent_before);
     let latest = &mut clients.protocol_state.latest_messages;
     let (delta, is_new) = latest.delta((format, name), (offsets, &text), bytes_max);
-    if is_new {
-        clients.meter.work.steps.add_bytes(2 * text.len());
-    }
-    let delta = delta.filter(|_| sent_before == record.previous);
+    let passes = if is_new { 3 } else { 1 };
+    clients.meter.work.steps.add_bytes(passes * text.len());
     let form = match delta {
         Some(delta) => DeltaForm::Delta(delta),
         None => DeltaForm::Text(&text),
@@ -221,8 +237,13 @@ mod tests {
             delta.is_none(),
             "an older message, for a client that is behind"
         );
-        let (delta, _) = latest.delta(of, ((9, 7), &text(3)), 1_000);
-        assert!(delta.is_none(), "the message before is not known");
+        let (delta, is_new) = latest.delta(of, ((9, 3), &text(3)), 1_000);
+        assert!(
+            delta.is_none() && is_new,
+            "a client whose page lacks a superseded message"
+        );
+        let (delta, is_new) = latest.delta(of, ((9, 5), &text(3)), 1_000);
+        assert!(delta.is_some() && !is_new);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{SeparateGrant, state};
-use crate::protocol::centrifugo::subscribe::end_subscription;
+use crate::protocol::centrifugo::subscribe::{end_expired_subscription, end_subscription};
 use crate::protocol::centrifugo::tokens::has_token_check;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::store::slab::NONE;
@@ -23,7 +23,7 @@ fn granted(clients: &Clients, slot: u32) -> &[SeparateGrant] {
     state(&clients.conns, slot).map_or(&[], |state| &state.separate_grants)
 }
 
-/// Ends a connection that has sent no connect command in time, and subscriptions whose tokens have ended. Called once a second, because the deadline of a
+/// Ends a connection that has sent no connect command in time, and subscriptions that have expired. Called once a second, because the deadline of a
 /// connection is moved by received and waiting bytes, and these ends must not move. Returns whether the connection ends.
 pub(super) fn end_expired<I: Io>(
     clients: &mut Clients,
@@ -48,7 +48,9 @@ pub(super) fn end_expired<I: Io>(
     let expired = expired.filter(|granted| granted.until_unix_s <= unix_s);
     let expired: Vec<u32> = expired.map(|granted| granted.sub_index).collect();
     for sub_index in expired {
-        end_subscription(clients, subs, (slot, sub_index), Unsubscribe::EXPIRED);
+        if end_expired_subscription(clients, subs, (slot, sub_index), io) {
+            return true;
+        }
     }
     clients.send_reply(slot, io);
     false
@@ -74,11 +76,7 @@ pub(super) fn end_revoked<I: Io>(
 }
 
 /// Whether the client would now be granted all its subscriptions. Those of tokens stay until their tokens end.
-pub(super) fn may_keep_all(
-    clients: &Clients,
-    subs: &Subscriptions,
-    slot: u32,
-) -> Result<(), Reason> {
+fn may_keep_all(clients: &Clients, subs: &Subscriptions, slot: u32) -> Result<(), Reason> {
     let row = clients.conns.get(slot);
     let check = |topic: u32| match topic {
         NONE => Ok(()),
@@ -111,7 +109,7 @@ fn subscriptions_by_token(clients: &Clients, slot: u32) -> Vec<u32> {
     sub_indexes
 }
 
-/// Ends the subscriptions that the client's new token does not grant.
+/// Ends the subscriptions that a new token of the client, or new settings, do not grant.
 pub(super) fn end_subscriptions_without_right(
     clients: &mut Clients,
     subs: &mut Subscriptions,

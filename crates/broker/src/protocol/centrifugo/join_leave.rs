@@ -14,6 +14,8 @@ use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
 use crate::protocol::centrifugo::names::channel_names;
+use crate::protocol::centrifugo::options::format_of;
+use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::{
     WatchedChannel, client_id_text, is_subscribing, state, state_mut,
@@ -160,10 +162,11 @@ fn put_watching(clients: &mut Clients, slot: u32, watching: Vec<WatchedChannel>)
 fn write_change(clients: &mut Clients, slot: u32, channel: &str, change: &PresenceChange<'_>) {
     let (PresenceChange::Join(member) | PresenceChange::Leave(member)) = change;
     let client = client_id_text(&clients.ctx.world, member.at, member.process);
+    let member_info = Data::of_info(format_of(clients.conns.get(slot)), member.info);
     let info = ClientInfo {
         user: core::str::from_utf8(member.user).unwrap_or_default(),
         client: &client,
-        conn_info: Payload::Value(member.info),
+        conn_info: member_info.payload(),
         chan_info: Payload::Value(b""),
     };
     let push = match change {

@@ -17,6 +17,8 @@ use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
 use crate::protocol::centrifugo::join_leave::push_changes;
+use crate::protocol::centrifugo::options::format_of;
+use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::state::{
     PendingPresence, PresentClient, client_id_text, state, state_mut,
@@ -133,11 +135,16 @@ pub(crate) fn handle_centrifugo_presence<I: Io>(
 }
 
 fn write_members(clients: &mut Clients, slot: u32, pending: &PendingPresence) {
-    let members = pending.members.iter().map(|(client, user, info)| {
+    let format = format_of(clients.conns.get(slot));
+    let infos: Vec<_> = (pending.members.iter())
+        .map(|(_, _, info)| Data::of_info(format, info))
+        .collect();
+    let members = pending.members.iter().zip(&infos);
+    let members = members.map(|((client, user, _), info)| {
         let info = ClientInfo {
             user,
             client,
-            conn_info: Payload::Value(info),
+            conn_info: info.payload(),
             chan_info: Payload::Value(b""),
         };
         (&client[..], info)

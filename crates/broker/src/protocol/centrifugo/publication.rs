@@ -30,6 +30,14 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// The info about a member, which may be of another node that checks it otherwise; empty for none.
+    pub fn of_info(format: Format, info: &'a [u8]) -> Data<'a> {
+        match info {
+            b"" => Data::Value(info),
+            info => Data::of(format, info),
+        }
+    }
+
     /// The data without its tags.
     pub fn payload(&self) -> Payload<'_> {
         match self {

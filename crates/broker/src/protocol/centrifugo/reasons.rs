@@ -14,14 +14,14 @@ pub fn error_of(reason: Reason) -> ErrorCode {
         | Reason::VerifierBusy
         | Reason::OutcomeUnknown
         | Reason::Broken => ErrorCode::INTERNAL,
-        Reason::TopicRateOfAddress => ErrorCode::TOO_MANY_REQUESTS,
         Reason::TooManyNames | Reason::NamesTooLong | Reason::MessageTooLong => {
             ErrorCode::LIMIT_EXCEEDED
         }
+        // Such a shortage passes. The libraries try a temporary error again, and end the subscription after any other error.
+        reason if matches!(reason.row().status, Some(429 | 503)) => ErrorCode::TOO_MANY_REQUESTS,
         reason => match reason.row().section {
             Section::Credentials | Section::Expiry => ErrorCode::UNAUTHORIZED,
             Section::NoCredentials | Section::NotGranted => ErrorCode::PERMISSION_DENIED,
-            Section::PublishRates => ErrorCode::TOO_MANY_REQUESTS,
             Section::Limits | Section::Shares => ErrorCode::LIMIT_EXCEEDED,
             _ => ErrorCode::BAD_REQUEST,
         },

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
+use crore_wire::centrifugo::codes::Disconnect;
 
 use crate::base::access::VerifiedClient;
 use crate::base::call_kind::CallKind;
@@ -18,7 +18,7 @@ use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::state::{
     Renewal, backend_mut, renewal_of_connection, state, state_mut,
 };
-use crate::protocol::centrifugo::subscribe::end_subscription;
+use crate::protocol::centrifugo::subscribe::end_expired_subscription;
 use crate::protocol::centrifugo::tokens::renewal_of;
 use crate::protocol::front::{Clients, Front, Subscriptions};
 
@@ -172,8 +172,10 @@ pub(super) fn subscription_answered<I: Io>(
             renewal
         }
         BackendResult::Extension(_) => {
-            end_subscription(clients, subs, (slot, sub_index), Unsubscribe::EXPIRED);
-            return clients.send_reply(slot, io);
+            if !end_expired_subscription(clients, subs, (slot, sub_index), io) {
+                clients.send_reply(slot, io);
+            }
+            return;
         }
         BackendResult::Disconnect { code, reason } => {
             return end_for_order(clients, slot, *code, reason, io);

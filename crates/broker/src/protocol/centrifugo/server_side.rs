@@ -8,7 +8,7 @@
 //! Invariant: a client that has lost messages is told: by `recovered: false` in the reply, or its connection ends with code 3010 and it connects again.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -118,13 +118,16 @@ pub(super) fn begin_channels(
             Reason::NamesTooLong,
         ));
     }
+    let recoveries: BTreeMap<&str, _> = (connect.subs.iter())
+        .filter(|sub| sub.recover)
+        .map(|sub| (sub.channel, (sub.epoch, sub.offset)))
+        .collect();
+    (clients.meter.work.steps).add(connect.subs.iter().count() + wanted.len());
     for it in wanted {
-        let recovery = connect
-            .subs
-            .iter()
-            .find(|sub| sub.channel == it.channel && sub.recover);
-        let since = recovery
-            .map(|sub| position(clients, sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
+        let recovery = recoveries.get(it.channel);
+        let since = recovery.map(|(epoch, offset)| {
+            position(clients, epoch, *offset).map_or(Since::Unknown, Since::At)
+        });
         // The channels of a token have no end.
         let renewal = renewal_of(clients, CallKind::SubRefresh, it.until_unix_s);
         ask_position(
@@ -261,10 +264,20 @@ fn refuse_start<I: Io>(clients: &mut Clients, slot: u32, index: usize, reason: R
     let state = state_mut(&mut clients.conns, slot);
     state.server_starts.swap_remove(index);
     if state.pending_connect.is_some() {
-        clients.refused(slot, reason);
-        let code = disconnect_of(reason).unwrap_or(Disconnect::PERMISSION_DENIED);
-        end_with_text(clients, slot, code, reason.text(), io);
+        end_for_refused_start(clients, slot, reason, io);
     }
+}
+
+/// Ends a connection that cannot have a subscription that the server has begun.
+pub(super) fn end_for_refused_start<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) {
+    clients.refused(slot, reason);
+    let code = disconnect_of(reason).unwrap_or(Disconnect::PERMISSION_DENIED);
+    end_with_text(clients, slot, code, reason.text(), io);
 }
 
 fn reply_to_connect(

@@ -329,28 +329,56 @@ pub(super) fn end_subscription(
     drop_subscription(clients, subs, slot, sub_index);
 }
 
-/// Ends a subscription that has lost messages, so that the client subscribes again and recovers. A subscription that the server began cannot be begun by
-/// the client. In that case the connection ends, and the client connects again.
+/// Whether the server has begun this subscription: by a token, the backend or the API.
+pub(super) fn is_by_server(clients: &Clients, slot: u32, sub_index: u32) -> bool {
+    let grants = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
+    grants
+        .iter()
+        .any(|it| it.sub_index == sub_index && it.started_by != StartedBy::Client)
+}
+
+/// Ends a subscription with this code. Libraries cannot begin a subscription that the server has begun. So in that case the connection ends with the other code,
+/// and the client connects again. Returns whether the connection has ended. If not, the caller sends the push.
+pub(super) fn end_subscription_or_connection<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    (slot, sub_index): (u32, u32),
+    (unsubscribe, disconnect): (Unsubscribe, Disconnect),
+    io: &mut I,
+) -> bool {
+    let by_server = is_by_server(clients, slot, sub_index);
+    if by_server {
+        drop_subscription(clients, subs, slot, sub_index);
+        end_with_text(clients, slot, disconnect, disconnect.text, io);
+    } else {
+        end_subscription(clients, subs, (slot, sub_index), unsubscribe);
+    }
+    by_server
+}
+
+/// Ends a subscription that has lost messages, so that the client subscribes or connects again, and recovers.
 pub(super) fn end_for_lost_messages<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     (slot, sub_index): (u32, u32),
     io: &mut I,
 ) {
-    let grants = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
-    if grants
-        .iter()
-        .any(|it| it.sub_index == sub_index && it.started_by != StartedBy::Client)
-    {
-        drop_subscription(clients, subs, slot, sub_index);
-        let code = Disconnect::INSUFFICIENT_STATE;
-        return end_with_text(clients, slot, code, code.text, io);
-    }
-    end_subscription(
-        clients,
-        subs,
-        (slot, sub_index),
+    let codes = (
         Unsubscribe::INSUFFICIENT_STATE,
+        Disconnect::INSUFFICIENT_STATE,
     );
-    clients.send_reply(slot, io);
+    if !end_subscription_or_connection(clients, subs, (slot, sub_index), codes, io) {
+        clients.send_reply(slot, io);
+    }
+}
+
+/// Ends a subscription that has expired, like `end_subscription_or_connection`.
+pub(super) fn end_expired_subscription<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    (slot, sub_index): (u32, u32),
+    io: &mut I,
+) -> bool {
+    let codes = (Unsubscribe::EXPIRED, Disconnect::SUB_EXPIRED);
+    end_subscription_or_connection(clients, subs, (slot, sub_index), codes, io)
 }

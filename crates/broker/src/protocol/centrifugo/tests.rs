@@ -563,4 +563,9 @@ fn codes_for_reasons_let_libraries_come_back_unless_it_is_in_vain() {
     assert_eq!(code(Reason::Broken), Some(3004));
     assert_eq!(error_of(Reason::Revoked).code, 103);
     assert_eq!(error_of(Reason::CredentialsRevoked).code, 101);
+    for shortage in [Reason::MemoryFull, Reason::TopicsFull, Reason::LogFull] {
+        let error = error_of(shortage);
+        assert!(error.code == 111 && error.temporary(), "{shortage:?}");
+    }
+    assert_eq!(error_of(Reason::NamesTooLong).code, 106);
 }
