@@ -1,15 +1,19 @@
 //! The recorded positions of shared subscriptions (groups), if MQTT sessions are [recorded](crate::budget::world::World::recovers_sessions). The home
-//! (the part of a shard that keeps topics) writes the position of each group in a partition to the partition's log. After a crash, the group
-//! continues there.
+//! (the part of a shard that keeps topics) writes the position of each group in a partition to the partition's log, from the first member with a recorded
+//! session until the group ends. After a crash, the group continues there. Other groups do not exist after a crash.
 //!
-//! Invariant: a recorded position is before each message that was given to a member and not acknowledged, and before each message that waits for a
-//! member. So after a crash the group skips no message, but may give messages again.
+//! Invariants:
+//! * A recorded position is before each message that was given to a member and not acknowledged, and before each message that waits for a member. So after a
+//!   crash the group skips no message, but may give messages again.
+//! * The bytes of the records count for a client. On a full disk no group begins to have records.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use core::ops::Bound;
 
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, kind};
+use crate::budget::admission::Client;
 
 /// The key of a group: different filters may have groups of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +39,11 @@ pub(crate) struct DuePosition {
     pub group: GroupKey,
     /// All messages up to this offset are delivered; `None` if the group has ended.
     pub offset: Option<u64>,
+    /// The client that is charged for the record.
+    pub owner: Client,
+    /// Whether the log has an earlier position of the group, so that the record may be written later: then the group continues there after a crash, or the
+    /// position is dropped if the group has ended.
+    pub may_wait: bool,
 }
 
 fn entry_bytes(key: &GroupKey, partitions: usize) -> usize {
@@ -52,6 +61,13 @@ impl GroupPositions {
         self.positions_by_group
             .get(group)
             .map_or(&[], |positions| positions)
+    }
+
+    /// The first group after `after` with a recorded position; the first of all if it is `None`.
+    pub fn next_group(&self, after: Option<&GroupKey>) -> Option<&GroupKey> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.positions_by_group.range((start, Bound::Unbounded));
+        rest.map(|(group, _)| group).next()
     }
 
     /// Sets the position of a group in one of `partitions` partitions; `None`: the group has ended.

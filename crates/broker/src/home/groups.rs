@@ -18,9 +18,10 @@ use crore_wire::topic;
 
 use super::group_positions::{DuePosition, GroupKey, GroupPositions};
 use crate::base::ids::ShardId;
+use crate::base::reason::Reason;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::work::{STEPS_PER_VISIT, Steps};
-use crate::budget::admission::Party;
+use crate::budget::admission::{Client, Party};
 use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, UnackedMessage};
 use lists::GroupsByFilter;
@@ -55,9 +56,25 @@ pub(super) struct Group {
     returned: VecDeque<UnackedMessage>,
     /// If positions are recorded: the messages in flight to members, by index of the partition and offset.
     in_flight: BTreeMap<(usize, u64), Member>,
+    /// The client that is charged for the records of the group's positions; `None` if no member's session is recorded, so that the group has no records.
+    recorded_for: Option<Client>,
+}
+
+/// A group whose records have begun, or that has ended.
+struct ChangedGroup {
+    key: GroupKey,
+    /// The client that is charged for the records.
+    owner: Client,
 }
 
 impl Group {
+    fn key(&self) -> GroupKey {
+        GroupKey {
+            filter: self.filter.clone(),
+            name: (&*self.name).into(),
+        }
+    }
+
     /// Takes one credit from the next member with credit, and returns that member.
     pub fn take_credit(&mut self) -> Option<Member> {
         self.members.take_credit()
@@ -131,7 +148,7 @@ impl Group {
 
 /// Memory of a message that was given: leaves of a `BTreeMap` are two thirds full.
 const IN_FLIGHT_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
-/// The maximum number of groups whose positions one call compares with the recorded positions.
+/// The maximum number of groups whose positions one call compares with the recorded positions, and of groups with recorded positions that it examines.
 const GROUPS_PER_CALL: usize = 256;
 
 /// Bytes of a group's entries in the tree of groups and in its filter's list. A new group number is always the highest, so the leaves of the tree are
@@ -167,6 +184,8 @@ pub(crate) struct GroupJoin<'a> {
     pub party: Party,
     /// Whether this is the session's first subscription to the group.
     pub is_new: bool,
+    /// The client that is charged for the group's records; `None` if the member's session is not recorded.
+    pub recorded_for: Option<Client>,
 }
 
 /// A group as read from a snapshot.
@@ -197,19 +216,21 @@ pub(super) struct Groups {
     late_lists: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     is_late_queued: bool,
-    /// Whether the positions of groups are recorded in the log.
+    /// Whether the log has the positions of groups with recorded sessions.
     has_records: bool,
     /// The recorded positions.
     pub recorded_positions: GroupPositions,
-    /// Groups that have begun or ended since their positions were last recorded.
-    changed_keys: Vec<GroupKey>,
+    /// Groups with records that have begun or ended since their positions were last recorded.
+    changed: Vec<ChangedGroup>,
     /// The group to examine next.
     next_examined: u64,
+    /// The last group with recorded positions that was examined, to find groups that have ended.
+    last_recorded: Option<GroupKey>,
     steps: Steps,
 }
 
 impl Groups {
-    /// No groups, at a home with this number of partitions. `has_records`: the positions of groups are recorded in the log.
+    /// No groups, at a home with this number of partitions. `has_records`: the log has the positions of groups with recorded sessions.
     pub fn new(seed: u64, partitions: usize, has_records: bool, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
@@ -223,8 +244,9 @@ impl Groups {
             is_late_queued: false,
             has_records,
             recorded_positions: GroupPositions::default(),
-            changed_keys: Vec::new(),
+            changed: Vec::new(),
             next_examined: 0,
+            last_recorded: None,
             steps: steps.clone(),
         }
     }
@@ -285,8 +307,8 @@ impl Groups {
         name: &[u8],
         party: u64,
         offsets: impl Iterator<Item = u64>,
-    ) -> Option<u64> {
-        let row = self.filters.open(filter, party).ok()?;
+    ) -> Result<u64, Reason> {
+        let row = self.filters.open(filter, party)?;
         self.newest_id += 1;
         let id = self.newest_id;
         let name: Arc<[u8]> = name.into();
@@ -307,25 +329,58 @@ impl Groups {
             is_queued: false,
             returned: VecDeque::new(),
             in_flight: BTreeMap::new(),
+            recorded_for: None,
         };
-        if self.has_records {
-            self.changed_keys.push(GroupKey {
-                filter: filter.into(),
-                name: (&*group.name).into(),
-            });
-        }
         self.bytes += group.own_bytes();
         self.groups.insert(id, group);
+        Ok(id)
+    }
+
+    /// Like `create`, for a group whose sessions were restored. If sessions are recorded, all these are.
+    fn create_restored(
+        &mut self,
+        filter: &[u8],
+        name: &[u8],
+        offsets: impl Iterator<Item = u64>,
+    ) -> Option<u64> {
+        let id = self.create(filter, name, RESTORED, offsets).ok()?;
+        if self.has_records {
+            self.record_for(id, Client::NOBODY);
+        }
         Some(id)
     }
 
-    /// Adds a member. If the group does not exist, creates a group that begins after `offsets`, one for each partition. Returns the group,
-    /// and whether the session was counted as a new one.
+    /// Records the positions of a group from now on, and charges this client for them, unless another client is charged already.
+    fn record_for(&mut self, id: u64, client: Client) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        match group.recorded_for {
+            Some(owner) if owner.is_known() => {}
+            Some(_) => group.recorded_for = Some(client),
+            None => {
+                group.recorded_for = Some(client);
+                self.changed.push(ChangedGroup {
+                    key: group.key(),
+                    owner: client,
+                });
+            }
+        }
+    }
+
+    /// Whether the log gets records of a group that it had none of, when a member with a recorded session joins.
+    pub fn begins_records(&self, filter: &[u8], name: &[u8]) -> bool {
+        let group = self.id_of(filter, name).and_then(|id| self.groups.get(&id));
+        self.has_records && group.is_none_or(|group| group.recorded_for.is_none())
+    }
+
+    /// Adds a member. If the group does not exist, creates a group that begins after `offsets`, one for each partition. Returns the group or why there is
+    /// no room for it, and whether the session was counted as a new one.
     pub fn add_member(
         &mut self,
         join: &GroupJoin<'_>,
         offsets: impl Iterator<Item = u64>,
-    ) -> (Option<u64>, bool) {
+    ) -> (Result<u64, Reason>, bool) {
         let GroupJoin {
             filter,
             name,
@@ -333,12 +388,19 @@ impl Groups {
             credit,
             party,
             is_new,
+            recorded_for,
         } = *join;
         let existing = self.id_of(filter, name);
         // The group may have ended since the session subscribed. Then the session counts as new.
         let is_new_subscriber = is_new || existing.is_none();
-        let id = existing.or_else(|| self.create(filter, name, party.number(), offsets));
-        if let Some(id) = id {
+        let id = match existing {
+            Some(id) => Ok(id),
+            None => self.create(filter, name, party.number(), offsets),
+        };
+        if let Ok(id) = id {
+            if let Some(client) = recorded_for {
+                self.record_for(id, client);
+            }
             self.change_and_count(id, |group| {
                 group.sessions += u32::from(is_new_subscriber);
                 group.members.add(member, party, credit);
@@ -354,7 +416,7 @@ impl Groups {
         let existing = self.id_of(filter, name);
         let is_new = existing.is_none();
         let id =
-            existing.or_else(|| self.create(filter, name, RESTORED, last_offsets.iter().copied()));
+            existing.or_else(|| self.create_restored(filter, name, last_offsets.iter().copied()));
         let key = GroupKey {
             filter: filter.into(),
             name: name.into(),
@@ -401,18 +463,10 @@ impl Groups {
         partition_index_of: impl Fn(&[u8]) -> usize,
     ) -> Vec<DuePosition> {
         let mut due = Vec::new();
-        for group in core::mem::take(&mut self.changed_keys) {
-            match self.id_of(&group.filter, &group.name) {
+        for ChangedGroup { key, owner } in core::mem::take(&mut self.changed) {
+            match self.id_of(&key.filter, &key.name) {
                 Some(id) => self.push_changed_positions(id, &partition_index_of, &mut due),
-                None => {
-                    let positions = self.recorded_positions.get(&group).iter().enumerate();
-                    let recorded = positions.filter(|(_, position)| position.is_some());
-                    due.extend(recorded.map(|(partition_index, _)| DuePosition {
-                        partition_index,
-                        group: group.clone(),
-                        offset: None,
-                    }));
-                }
+                None => self.push_end(&key, owner, &mut due),
             }
         }
         if examines_all {
@@ -425,8 +479,37 @@ impl Groups {
             for id in ids {
                 self.push_changed_positions(id, &partition_index_of, &mut due);
             }
+            self.push_late_ends(&mut due);
         }
         due
+    }
+
+    /// Adds the recorded positions of a group that has ended to `due`.
+    fn push_end(&self, key: &GroupKey, owner: Client, due: &mut Vec<DuePosition>) {
+        let positions = self.recorded_positions.get(key).iter().enumerate();
+        let recorded = positions.filter(|(_, position)| position.is_some());
+        due.extend(recorded.map(|(partition_index, _)| DuePosition {
+            partition_index,
+            group: key.clone(),
+            offset: None,
+            owner,
+            may_wait: true,
+        }));
+    }
+
+    /// Adds the recorded positions of some groups whose end was not recorded yet, since there was no room for it.
+    fn push_late_ends(&mut self, due: &mut Vec<DuePosition>) {
+        for _ in 0..GROUPS_PER_CALL {
+            let after = self.last_recorded.take();
+            let Some(key) = self.recorded_positions.next_group(after.as_ref()).cloned() else {
+                return;
+            };
+            self.steps.add(1);
+            if !self.has(&key.filter, &key.name) {
+                self.push_end(&key, Client::NOBODY, due);
+            }
+            self.last_recorded = Some(key);
+        }
     }
 
     /// Adds the positions of a group that differ from its recorded positions to `due`.
@@ -439,10 +522,10 @@ impl Groups {
         let Some(group) = self.groups.get(&id) else {
             return;
         };
-        let key = GroupKey {
-            filter: group.filter.clone(),
-            name: (&*group.name).into(),
+        let Some(owner) = group.recorded_for else {
+            return;
         };
+        let key = group.key();
         let recorded = self.recorded_positions.get(&key);
         let only_partition = match topic::has_wildcard(&group.filter) {
             true => None,
@@ -454,12 +537,15 @@ impl Groups {
                 continue;
             }
             let offset = Some(group.delivered_until(partition_index, partition_index_of));
-            if recorded.get(partition_index).copied().flatten() != offset {
+            let earlier = recorded.get(partition_index).copied().flatten();
+            if earlier != offset {
                 let group = key.clone();
                 due.push(DuePosition {
                     partition_index,
                     group,
                     offset,
+                    owner,
+                    may_wait: earlier.is_some(),
                 });
             }
         }
@@ -585,7 +671,7 @@ impl Groups {
         self.groups.insert(id, group);
     }
 
-    /// Whether the positions of groups are recorded in the log.
+    /// Whether the log has the positions of groups with recorded sessions.
     pub fn has_records(&self) -> bool {
         self.has_records
     }
@@ -600,12 +686,9 @@ impl Groups {
     fn remove(&mut self, id: u64) {
         let group = self.groups.remove(&id).expect("it was there");
         self.bytes -= group.own_bytes() + topic_name_bytes(&group.returned);
-        if self.has_records {
-            let name = Box::from(&*group.name);
-            self.changed_keys.push(GroupKey {
-                filter: group.filter.clone(),
-                name,
-            });
+        if let Some(owner) = group.recorded_for {
+            let key = group.key();
+            self.changed.push(ChangedGroup { key, owner });
         }
         if self
             .lists
@@ -672,8 +755,7 @@ impl Groups {
         let SavedGroup { filter, name, .. } = saved;
         let existing = self.id_of(filter, name);
         let zero_offsets = core::iter::repeat_n(0, self.partition_count);
-        let Some(id) = existing.or_else(|| self.create(filter, name, RESTORED, zero_offsets))
-        else {
+        let Some(id) = existing.or_else(|| self.create_restored(filter, name, zero_offsets)) else {
             return;
         };
         self.change_and_count(id, |group| {
@@ -725,7 +807,7 @@ mod tests {
     fn recorded_position_is_before_what_was_given_and_before_what_came_back() {
         let mut groups = Groups::new(7, 2, true, &Steps::default());
         let id = groups
-            .create(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
+            .create_restored(b"a/+", b"workers", [10, 20].into_iter())
             .expect("there is room");
         let (partition_index_of, member) = (|_: &[u8]| 1, (0, ReplyTo::for_will(1)));
         let position = |groups: &Groups| {

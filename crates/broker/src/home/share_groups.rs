@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
+use crate::base::time::Now;
 use crate::base::work::STEPS_PER_VISIT;
 use crate::budget::world::World;
 
@@ -46,15 +47,22 @@ impl Subscriptions {
 }
 
 impl Home {
-    /// Adds a member to a group, and tells the member the group's number.
-    pub(crate) fn join_group(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes) {
+    /// Adds a member to a group, and tells the member the group's number. Refuses the member if the disk has no room for the records of the group.
+    pub(crate) fn join_group(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes, now: Now) {
         let (from, to) = join.member;
-        let offsets = self
-            .logs
-            .partitions
-            .iter()
-            .map(|partition| partition.sequence);
-        let (id, is_new_subscriber) = self.subscriptions.groups.add_member(join, offsets);
+        let groups = &mut self.subscriptions.groups;
+        let has_room = match join.recorded_for {
+            Some(client) if groups.begins_records(join.filter, join.name) => {
+                self.admission.check_disk_share(client, now.unix_s)
+            }
+            _ => Ok(()),
+        };
+        let last_offsets = self.logs.partitions.iter();
+        let last_offsets = last_offsets.map(|partition| partition.sequence);
+        let (id, is_new_subscriber) = match has_room {
+            Ok(()) => groups.add_member(join, last_offsets),
+            Err(reason) => (Err(reason), false),
+        };
         lanes.frames().visits_by_group.add(join.party, 1);
         lanes.tell(
             from,
@@ -64,7 +72,7 @@ impl Home {
                 is_new_subscriber,
             },
         );
-        if let Some(id) = id {
+        if let Ok(id) = id {
             self.queue_group_if_ready(id);
         }
     }

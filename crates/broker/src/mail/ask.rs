@@ -135,6 +135,8 @@ pub enum Ask {
         is_new_subscriber: bool,
         /// The address or user of the client, whose quota of filter shapes applies.
         party: Party,
+        /// The client that is charged for the records of the group; `None` if the member's session is not recorded.
+        recorded_for: Option<Client>,
     },
     /// The delivery of a message to a member is complete, so that the member can receive another one.
     GroupCredit {

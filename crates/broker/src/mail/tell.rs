@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::{ConnId, PartitionId};
+use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{AttachOutcome, Outcome, ReplyTo};
@@ -88,8 +89,8 @@ pub enum Tell {
     GroupJoined {
         /// The member.
         to: ReplyTo,
-        /// The group; `None` if there is no room for the filter.
-        group: Option<u64>,
+        /// The group, or why the client cannot join it.
+        group: Result<u64, Reason>,
         /// Whether the home counted the member's session as a new subscriber.
         is_new_subscriber: bool,
     },

@@ -68,15 +68,15 @@ impl Front {
                 if clients.conns.is_waiting_for(to) {
                     count_answered_page(clients, queues, to.slot);
                 }
-                let refused_sub = handle_group_join(
+                let refused = handle_group_join(
                     clients,
                     &mut subs.lanes,
                     (home, to),
                     (group, is_new_subscriber),
                     io,
                 );
-                if let Some(sub_index) = refused_sub {
-                    let (of, reason) = ((to.slot, sub_index), Reason::FiltersFull);
+                if let Some((sub_index, reason)) = refused {
+                    let of = (to.slot, sub_index);
                     MqttCodec::refused(clients, subs, queues, of, reason, io);
                 }
             }

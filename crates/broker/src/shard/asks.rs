@@ -323,6 +323,7 @@ fn carry_out_at_home(
             credit,
             is_new_subscriber,
             party,
+            recorded_for,
         } => {
             let join = GroupJoin {
                 filter,
@@ -331,8 +332,9 @@ fn carry_out_at_home(
                 credit: *credit,
                 party: *party,
                 is_new: *is_new_subscriber,
+                recorded_for: *recorded_for,
             };
-            home.join_group(&join, lanes);
+            home.join_group(&join, lanes, now);
         }
         &Ask::GroupCredit {
             group,

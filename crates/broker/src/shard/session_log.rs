@@ -256,7 +256,14 @@ impl Shard {
                 partition_index: at,
                 group,
                 offset,
+                owner,
+                may_wait,
             } = due;
+            let admission = &self.front.clients.ctx.world.admission;
+            if may_wait && admission.check_session_write(owner).is_err() {
+                // The position is recorded when there is room again. After a crash before that, the group gets more messages again.
+                continue;
+            }
             let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
             let GroupKey { filter, name } = &group;
             let control = ControlRecord::Group(GroupPosition {
@@ -264,9 +271,11 @@ impl Shard {
                 name,
                 offset,
             });
-            self.write_record(at, waiting, |out, offset_delta| {
+            let bytes = self.write_record(at, waiting, |out, offset_delta| {
                 control.encode(out, offset_delta);
             });
+            let admission = &self.front.clients.ctx.world.admission;
+            admission.add_written_session(owner, bytes);
         }
     }
 

@@ -3,7 +3,11 @@
 
 use std::net::IpAddr;
 
-use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
+use crore_broker::ControlRecord;
+use crore_broker::batch::{self, LogRecord};
+use crore_wire::mqtt::{
+    Ack, Connect, PacketId, Properties, Publish, Qos, ReasonCode, Version, encode,
+};
 
 use super::{TestServer, message, near_and_far, subscribe};
 
@@ -110,7 +114,7 @@ fn a_client_of_mqtt_3_is_closed_without_an_acknowledgement() {
         qos: Qos::AtLeastOnce,
         retain: false,
         topic: "t",
-        packet_id: crore_wire::mqtt::PacketId::new(7),
+        packet_id: PacketId::new(7),
         properties: Properties::NONE,
         payload: b"refused",
     };
@@ -244,4 +248,122 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
     world.admission.set_disk_full(false);
     let (_, packets) = connects(&mut server, 1, "one");
     assert_eq!(packets, ["connack Success true"]);
+}
+
+const NOTHING: [Option<u64>; 0] = [];
+
+/// Runs everything, and returns the offsets in the records of groups that were written meanwhile; `None` for groups that have ended.
+fn recorded_positions(server: &mut TestServer) -> Vec<Option<u64>> {
+    let mut offsets = Vec::new();
+    server.settle();
+    while server.0.io.iter().any(|io| !io.batches.is_empty()) {
+        for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
+            let read = batch::for_each_record(&waiting.bytes, |_, record| {
+                if let LogRecord::Control(ControlRecord::Group(position)) = record {
+                    offsets.push(position.offset);
+                }
+            });
+            assert!(read.is_ok());
+        }
+        server.0.commit_batches(&mut || true);
+        server.settle();
+    }
+    offsets
+}
+
+/// Otherwise a client without a durable session could fill the log with groups that no crash restores.
+#[test]
+fn group_has_records_from_its_first_member_with_a_durable_session_until_it_ends() {
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    let (short, durable) = (server.mqtt("short", 0), server.mqtt("durable", 600));
+    server.0.send(short, subscribe("$share/workers/#"));
+    assert_eq!(recorded_positions(&mut server), NOTHING);
+    server.0.send(durable, subscribe("$share/workers/#"));
+    let recorded = recorded_positions(&mut server);
+    assert!(
+        recorded.len() == 4 && recorded.iter().all(Option::is_some),
+        "{recorded:?}"
+    );
+    server.0.send(durable, subscribe("$share/workers/#"));
+    assert_eq!(recorded_positions(&mut server), NOTHING);
+    server.0.cut(short);
+    let clean = server.open();
+    server
+        .0
+        .send(clean, super::support::connect_clean("durable", 0));
+    assert_eq!(recorded_positions(&mut server), [None; 4]);
+}
+
+/// Otherwise a client that begins and ends groups would use up the room for the records of all sessions.
+#[test]
+fn full_disk_refuses_groups_that_would_be_recorded_and_lets_existing_ones_go_on() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let durable = ["one", "other"].map(|client| server.mqtt(client, 600));
+    let short = server.mqtt("short", 0);
+    let joins = |server: &mut TestServer, conn: usize, group: &str| {
+        server.0.socket(conn).received.clear();
+        let filter = format!("$share/{group}/#");
+        server.0.send(conn, subscribe(&filter));
+        let recorded = recorded_positions(server).len();
+        (server.0.received(conn).last().copied(), recorded)
+    };
+    let [granted, refused] = [Some(1), Some(0x97)];
+    assert_eq!(joins(&mut server, durable[0], "old"), (granted, 4));
+    world.admission.set_disk_full(true);
+    assert_eq!(joins(&mut server, durable[0], "new"), (refused, 0));
+    assert_eq!(joins(&mut server, durable[1], "old"), (granted, 0));
+    assert_eq!(joins(&mut server, short, "new"), (granted, 0));
+    // With this member, the group would get records.
+    assert_eq!(joins(&mut server, durable[0], "new"), (refused, 0));
+    world.admission.set_disk_full(false);
+    assert_eq!(joins(&mut server, durable[0], "new"), (granted, 4));
+}
+
+/// Runs so many seconds. Returns the offsets in the records of groups that were written meanwhile.
+fn recorded_positions_of_s(server: &mut TestServer, seconds: u32) -> Vec<Option<u64>> {
+    let each = (0..seconds).flat_map(|_| {
+        server.0.advance_and_tick_s(1);
+        recorded_positions(server)
+    });
+    each.collect()
+}
+
+/// Otherwise members that acknowledge messages, and groups that end, would use up the room for the records of all sessions.
+#[test]
+fn full_disk_keeps_the_recorded_positions_of_groups_until_there_is_room() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let topic = super::topic_at(0, 0);
+    let member = server.mqtt("member", 600);
+    server
+        .0
+        .send(member, subscribe(&format!("$share/workers/{topic}")));
+    server.commit();
+    let publisher = server.mqtt("publisher", 0);
+    server.0.send(publisher, message(&topic, "x", 1, false));
+    server.commit();
+    let id = PacketId::new(1).expect("not 0");
+    let mut out = Vec::new();
+    let ack = Ack {
+        packet_id: id,
+        reason: ReasonCode::SUCCESS,
+        properties: Properties::NONE,
+    };
+    encode::puback(&mut out, Version::V5, &ack);
+    server.0.send(member, out);
+    server.commit();
+    world.admission.set_disk_room(0, 0);
+    world.admission.set_disk_full(true);
+    assert_eq!(recorded_positions_of_s(&mut server, 6), NOTHING);
+    world.admission.set_disk_full(false);
+    assert_eq!(recorded_positions_of_s(&mut server, 6).len(), 1);
+    world.admission.set_disk_full(true);
+    let clean = server.open();
+    server
+        .0
+        .send(clean, super::support::connect_clean("member", 0));
+    assert_eq!(recorded_positions_of_s(&mut server, 6), NOTHING);
+    world.admission.set_disk_full(false);
+    assert_eq!(recorded_positions_of_s(&mut server, 6), [None]);
 }

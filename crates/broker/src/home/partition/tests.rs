@@ -198,8 +198,9 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         credit: 0,
         party: Party::of_address(Client::NOBODY),
         is_new: true,
+        recorded_for: None,
     };
-    home.join_group(&join, lanes);
+    home.join_group(&join, lanes, NOW);
     let mut published = BTreeSet::new();
     // While no member has credit, publishes a message to each of some topics of each partition.
     for partition in (0..PARTITIONS).rev() {

@@ -182,8 +182,9 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         credit: 1,
         party: Party::of_address(Client::NOBODY),
         is_new: true,
+        recorded_for: None,
     };
-    fixture.home.join_group(&join, &mut fixture.lanes);
+    fixture.home.join_group(&join, &mut fixture.lanes, NOW);
     assert!(!fixture.is_taken("plain/a", &LARGE, false));
     assert!(fixture.is_taken("other", &LARGE, false));
 }

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{ReasonCode, split_shared};
 
 use crate::base::ids::{PartitionId, ShardId};
+use crate::base::reason::Reason;
 use crate::client::codec::Message;
 use crate::client::list::{
     self, add_to_list, count_asked_pages, index_if_current, index_with_serial, subscription_at_mut,
@@ -28,14 +29,14 @@ use crate::store::slab::NONE;
 /// get messages.
 const CREDIT_MAX: u16 = 16;
 
-/// Handles a home's answer to a join. Returns the subscription's index if the home has no room for the filter.
+/// Handles a home's answer to a join. Returns the subscription's index, and the reason, if the home has refused the join.
 pub(crate) fn handle_group_join<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     (home, to): (ShardId, ReplyTo),
-    (group, is_new_subscriber): (Option<u64>, bool),
+    (group, is_new_subscriber): (Result<u64, Reason>, bool),
     io: &mut I,
-) -> Option<u32> {
+) -> Option<(u32, Reason)> {
     let sub_index = clients
         .conns
         .is_waiting_for(to)
@@ -45,17 +46,19 @@ pub(crate) fn handle_group_join<I: Io>(
         sub_index.and_then(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index));
     let Some(membership) = membership else {
         // The connection has ended.
-        if let Some(group) = group {
+        if let Ok(group) = group {
             ask_to_leave_group(lanes, home, group, to, Vec::new(), is_new_subscriber);
         }
         return None;
     };
     membership.unanswered_homes = membership.unanswered_homes.saturating_sub(1);
-    membership.homes.extend(group.map(|group| (home, group)));
+    membership
+        .homes
+        .extend(group.ok().map(|group| (home, group)));
     let has_all_answers = membership.unanswered_homes == 0;
     let sub_index = sub_index?;
-    if group.is_none() {
-        return Some(sub_index);
+    if let Err(reason) = group {
+        return Some((sub_index, reason));
     }
     if !has_all_answers {
         return None;
@@ -161,6 +164,8 @@ pub(super) fn join_group(
         .reply_to(slot, index_with_serial(&clients.conns, slot, sub_index));
     let receive_max = clients.conns.protocol_row(slot).receive_max;
     let party = clients.party(slot);
+    let client = clients.conns.get(slot).consumer.client;
+    let recorded_for = clients.records_session(slot).then_some(client);
     for home in homes {
         let ask = Ask::JoinGroup {
             to,
@@ -169,11 +174,12 @@ pub(super) fn join_group(
             credit: u32::from(receive_max.min(CREDIT_MAX)),
             is_new_subscriber: !is_restored,
             party,
+            recorded_for,
         };
         lanes.ask(home, |_| ask);
         count_asked_pages(&mut clients.conns, slot, 1);
     }
-    if !is_restored && clients.records_session(slot) {
+    if !is_restored && recorded_for.is_some() {
         // A new group has its first position in the log before the SUBACK.
         await_retention(
             clients,
