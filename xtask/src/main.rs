@@ -40,6 +40,9 @@ cargo xtask COMMAND
   conformance centrifugo
                     the test suites of centrifuge-js against the server, from its git repository, or the copy of
                     it that CRORE_CENTRIFUGE_JS names
+  conformance pusher
+                    the integration specs of pusher-js, and Pusher's server library for PHP, against the server, from
+                    their git repositories, or the copies of them that CRORE_PUSHER_JS and CRORE_PUSHER_PHP name
   rolling COMMIT    builds the server as of this commit, and has nodes of it and of this one in one cluster: an upgrade
                     node by node, and the way back
   fuzz [--seconds N] [--seed S] [TARGET...]
@@ -70,7 +73,8 @@ fn main() -> Result<()> {
         ["sim", args @ ..] => sim::run(args)?,
         ["adversary", args @ ..] => adversary::run(args)?,
         ["conformance", "http2"] => clients(&tools::prepare()?, &[], &["http2::"])?,
-        ["conformance", "centrifugo"] => centrifuge_js()?,
+        ["conformance", "centrifugo"] => suites(&[tools::CENTRIFUGE_JS])?,
+        ["conformance", "pusher"] => suites(&[tools::PUSHER_JS, tools::PUSHER_PHP])?,
         ["rolling", commit] => rolling::run(commit)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
@@ -115,7 +119,10 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env(THREADS, threads())
         .run_tests();
-    let clients = clients(&tools, profile, &["--skip", CENTRIFUGE_JS]);
+    // No command but `conformance` fetches the suites.
+    let suites = [tools::CENTRIFUGE_JS, tools::PUSHER_JS, tools::PUSHER_PHP];
+    let skipped = suites.iter().flat_map(|suite| ["--skip", suite.tests]);
+    let clients = clients(&tools, profile, &skipped.collect::<Vec<_>>());
     // Alone, since it uses all memory that the kernel has for TCP.
     let stalled = Program::new("cargo")
         .args(["test", "--workspace", "--test", "http", "--locked"])
@@ -133,14 +140,14 @@ fn test(release: bool) -> Result<()> {
     together([all, model, clients, stalled, console, fuzz, beside])
 }
 
-/// The tests that run the suites of centrifuge-js, which no other command fetches.
-const CENTRIFUGE_JS: &str = "centrifuge_js::";
-
-/// The test suites of Centrifugo's client library for JavaScript.
-fn centrifuge_js() -> Result<()> {
+/// The tests of libraries in their git repositories.
+fn suites(suites: &[tools::Suite]) -> Result<()> {
     let tools = tools::prepare()?;
-    tools::centrifuge_js(&tools)?;
-    clients(&tools, &[], &[CENTRIFUGE_JS])
+    for suite in suites {
+        tools::fetch_suite(&tools, suite)?;
+    }
+    let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
+    clients(&tools, &[], &tests)
 }
 
 /// The tests with third-party clients that these arguments choose.

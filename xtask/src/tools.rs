@@ -1,5 +1,5 @@
-//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, Node with seven packages,
-//! Python with four; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
+//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, and libraries for Node, Python
+//! and Go; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
 //!
 //! Missing programs are installed from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the
 //! versions that `conformance/` pins, and not again until the pins change. So a second run costs a few file reads.
@@ -46,20 +46,67 @@ const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
 /// The policy program that refuses the start of every service (exit status 101).
 const REFUSING_POLICY: &str = "#!/bin/sh\nexit 101\n";
 
-/// The repository with the test suites of centrifuge-js, and the version.
-const CENTRIFUGE_JS: &str = "https://github.com/centrifugal/centrifuge-js.git";
-const CENTRIFUGE_JS_TAG: &str = "5.7.1";
-/// The environment variable that names a copy of that repository.
-const CENTRIFUGE_JS_COPY: &str = "CRORE_CENTRIFUGE_JS";
-/// What the suites need, below `conformance/`.
-const CENTRIFUGE_JS_PINS: &[&str] = &[
-    "centrifuge-js/package.json",
-    "centrifuge-js/package-lock.json",
-];
+/// A repository of a library with tests of its own, or without a package.
+pub struct Suite {
+    /// The name of its directories, in `conformance/` and among the tools.
+    name: &'static str,
+    repository: &'static str,
+    tag: &'static str,
+    /// The environment variable that names a copy of the repository.
+    copy: &'static str,
+    /// The files that pin its packages for Node, below `conformance/`. Empty: it needs none.
+    pins: &'static [&'static str],
+    /// Further programs and files that it needs, each with the Debian packages that contain it.
+    programs: &'static [(&'static str, &'static [&'static str])],
+    /// How the names of the tests begin that run the suite.
+    pub tests: &'static str,
+}
+
+pub const CENTRIFUGE_JS: Suite = Suite {
+    name: "centrifuge-js",
+    repository: "https://github.com/centrifugal/centrifuge-js.git",
+    tag: "5.7.1",
+    copy: "CRORE_CENTRIFUGE_JS",
+    pins: &[
+        "centrifuge-js/package.json",
+        "centrifuge-js/package-lock.json",
+    ],
+    programs: &[],
+    tests: "centrifuge_js::",
+};
+
+pub const PUSHER_JS: Suite = Suite {
+    name: "pusher-js",
+    repository: "https://github.com/pusher/pusher-js.git",
+    tag: "v8.6.0",
+    copy: "CRORE_PUSHER_JS",
+    pins: &["pusher-js/package.json", "pusher-js/package-lock.json"],
+    programs: &[],
+    tests: "pusher_js::",
+};
+
+/// Pusher's server library for PHP. It is on Packagist only, whose client would be one more tool to install.
+pub const PUSHER_PHP: Suite = Suite {
+    name: "pusher-http-php",
+    repository: "https://github.com/pusher/pusher-http-php.git",
+    tag: "7.2.7",
+    copy: "CRORE_PUSHER_PHP",
+    pins: &[],
+    programs: &[
+        ("php", &["php-cli", "php-curl"]),
+        (
+            "/usr/share/php/GuzzleHttp/autoload.php",
+            &["php-guzzlehttp-guzzle"],
+        ),
+        ("/usr/share/php/Psr/Log/autoload.php", &["php-psr-log"]),
+    ],
+    tests: "pusher_php::",
+};
 
 /// The files that pin the versions of the libraries.
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
+const GO_PINS: &[&str] = &["go.mod", "go.sum"];
 
 /// nats-server in the version for which the cluster's tests are written. It is installed with Go, since Debian's package is too old.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
@@ -68,7 +115,7 @@ const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatibl
 
 /// Installs everything that is missing. Returns the directory with `node_modules/`, `venv/` and `go/`.
 pub fn prepare() -> Result<PathBuf> {
-    install_programs()?;
+    install_missing(PROGRAMS)?;
     let tools = target_directory()?.join("client-tools");
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
     nats_server()?;
@@ -77,6 +124,7 @@ pub fn prepare() -> Result<PathBuf> {
     install_once(&tools, "python", PYTHON_PINS, || {
         install_python_packages(&tools)
     })?;
+    install_once(&tools, "go-modules", GO_PINS, || install_go_modules(&tools))?;
     Ok(tools)
 }
 
@@ -104,8 +152,9 @@ fn install_go_program(name: &str, package: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn install_programs() -> Result<()> {
-    let missing: Vec<_> = PROGRAMS
+/// Installs the packages of those programs and files that are missing.
+fn install_missing(programs: &[(&str, &[&str])]) -> Result<()> {
+    let missing: Vec<_> = programs
         .iter()
         .filter(|(name, _)| which(name).is_none())
         .collect();
@@ -195,14 +244,17 @@ fn install_once(
     fs::write(&stamp, pinned_text).with_context(|| format!("writing {}", stamp.display()))
 }
 
-fn install_node_packages(tools: &Path) -> Result<()> {
-    for pin in NODE_PINS {
-        fs::copy(
-            workspace_root().join("conformance").join(pin),
-            tools.join(pin),
-        )
-        .with_context(|| format!("copying {pin}"))?;
+/// Copies files of `conformance/` to the tools.
+fn copy_pins(tools: &Path, pins: &[&str]) -> Result<()> {
+    for pin in pins {
+        let pinned = workspace_root().join("conformance").join(pin);
+        fs::copy(&pinned, tools.join(pin)).with_context(|| format!("copying {pin}"))?;
     }
+    Ok(())
+}
+
+fn install_node_packages(tools: &Path) -> Result<()> {
+    copy_pins(tools, NODE_PINS)?;
     // No package needs an install script, and the script of a later version must not run.
     Program::new("npm")
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
@@ -210,32 +262,42 @@ fn install_node_packages(tools: &Path) -> Result<()> {
         .run()
 }
 
-/// Fetches the test suites of centrifuge-js, and installs what they need.
-pub fn centrifuge_js(tools: &Path) -> Result<()> {
-    let name = format!("centrifuge-js-{CENTRIFUGE_JS_TAG}");
-    install_once(tools, &name, CENTRIFUGE_JS_PINS, || {
-        let directory = tools.join("centrifuge-js");
+/// Fetches a suite, and installs what it needs.
+pub fn fetch_suite(tools: &Path, suite: &Suite) -> Result<()> {
+    install_missing(suite.programs)?;
+    let stamp = format!("{}-{}", suite.name, suite.tag);
+    install_once(tools, &stamp, suite.pins, || {
+        let directory = tools.join(suite.name);
         if directory.exists() {
             fs::remove_dir_all(&directory)
                 .with_context(|| format!("removing {}", directory.display()))?;
         }
-        let copy = std::env::var(CENTRIFUGE_JS_COPY);
+        let copy = std::env::var(suite.copy);
         Program::new("git")
             .args(["clone", "--quiet", "--depth", "1"])
-            .args(["--branch", CENTRIFUGE_JS_TAG])
-            .args([copy.as_deref().unwrap_or(CENTRIFUGE_JS)])
+            .args(["--branch", suite.tag])
+            .args([copy.as_deref().unwrap_or(suite.repository)])
             .args([&directory])
             .run()?;
-        // The suites' own list of packages has what builds the library too.
-        for pin in CENTRIFUGE_JS_PINS {
-            let pinned = workspace_root().join("conformance").join(pin);
-            fs::copy(&pinned, tools.join(pin)).with_context(|| format!("copying {pin}"))?;
+        // The suite's own list of packages has what builds the library too.
+        if suite.pins.is_empty() {
+            return Ok(());
         }
+        copy_pins(tools, suite.pins)?;
         Program::new("npm")
             .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
             .current_dir(&directory)
             .run()
     })
+}
+
+/// The libraries come into Go's cache, and the tools become the module that names their versions.
+fn install_go_modules(tools: &Path) -> Result<()> {
+    copy_pins(tools, GO_PINS)?;
+    Program::new("go")
+        .args(["mod", "download"])
+        .current_dir(tools)
+        .run()
 }
 
 fn install_python_packages(tools: &Path) -> Result<()> {

@@ -31,6 +31,8 @@ mod mqtt;
 mod proxies;
 mod proxy;
 mod pusher;
+mod pusher_js;
+mod pusher_php;
 mod quickstart;
 mod recipes;
 mod scripts;

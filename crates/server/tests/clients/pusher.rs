@@ -1,4 +1,4 @@
-//! Tests pusher-js, the client library of Pusher, its server libraries for Node and Python, and Laravel Echo in Chromium.
+//! Tests pusher-js, the client library of Pusher, its server libraries for Node, Python and Go, and Laravel Echo in Chromium.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::process::{Child, Command};
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, path_of, tools};
 use crate::support::state::State;
 use crate::support::ws::{FIN, TEXT, Ws};
 use crate::support::{Server, hold_port, until};
 
-const SECRET: &str = "7ad3773142a6692b25b8";
+pub const SECRET: &str = "7ad3773142a6692b25b8";
 
 /// The file with the secret of the app.
-fn secret_file(state: &State) -> String {
+pub fn secret_file(state: &State) -> String {
     std::fs::create_dir_all(&state.directory).unwrap();
     let file = state.directory.join("pusher-secret");
     std::fs::write(&file, SECRET).unwrap();
@@ -162,7 +162,7 @@ fn signature_with_another_secret_opens_neither_a_channel_nor_the_api() {
     assert_eq!(client.next("refused_by_api")["status"], 401);
 }
 
-fn server_library_signs_publishes_and_checks_webhooks(mut library: Client) {
+pub fn server_library_signs_publishes_and_checks_webhooks(mut library: Client) {
     let state = State::new();
     let port = library.next("listens")["port"].clone();
     let webhook = format!(
@@ -181,9 +181,9 @@ fn server_library_signs_publishes_and_checks_webhooks(mut library: Client) {
         let name = event["event"].as_str().expect("a name");
         (name.into(), serde_json::from_str(data).expect("JSON"))
     };
-    let (_, data) = event(&mut ws);
+    let socket = event(&mut ws).1["socket_id"].clone();
     for channel in ["private-a", "presence-a"] {
-        library.tell(&json!({"auth": data["socket_id"], "channel": channel, "user": "ann"}));
+        library.tell(&json!({"auth": socket, "channel": channel, "user": "ann"}));
         let mut data = library.next("auth");
         data["channel"] = channel.into();
         let subscribe = json!({"event": "pusher:subscribe", "data": data});
@@ -193,6 +193,21 @@ fn server_library_signs_publishes_and_checks_webhooks(mut library: Client) {
         library.tell(&json!({"trigger": channel, "data": {"n": [1, "é"]}}));
         assert_eq!(event(&mut ws), ("x".into(), json!({"n": [1, "é"]})));
     }
+    library.tell(&json!({"batch": "private-a"}));
+    for n in [1, 2] {
+        let (name, data) = event(&mut ws);
+        assert_eq!((name, data), (format!("batch-{n}"), json!({"n": n})));
+    }
+    library.tell(&json!({"sign_in": socket, "user": "ann"}));
+    let signed = library.next("sign_in");
+    let sign_in = json!({"event": "pusher:signin", "data": signed});
+    ws.send(FIN | TEXT, sign_in.to_string());
+    let (name, data) = event(&mut ws);
+    assert_eq!(name, "pusher:signin_success");
+    assert_eq!(data["user_data"], signed["user_data"]);
+    library.tell(&json!({"channels": "presence-"}));
+    let channels = library.next("channels")["channels"].clone();
+    assert_eq!(channels, json!({"presence-a": {"user_count": 1}}));
     library.tell(&json!({"users": "presence-a"}));
     assert_eq!(library.next("users")["users"], json!([{"id": "ann"}]));
     let wanted = [
@@ -219,6 +234,21 @@ fn server_library_for_node_signs_publishes_and_checks_webhooks() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn server_library_for_python_signs_publishes_and_checks_webhooks() {
     let library = Client::python("pusher_server.py", &["7", "chat-key", SECRET]);
+    server_library_signs_publishes_and_checks_webhooks(library);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn server_library_for_go_signs_publishes_and_checks_webhooks() {
+    let state = State::new();
+    std::fs::create_dir_all(&state.directory).expect("a directory");
+    let program = state.directory.join("pusher_server");
+    // The directory of the tools has the module that names the library's version.
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program);
+    build.arg(path_of("pusher_server.go")).current_dir(tools());
+    assert!(build.status().expect("go starts").success());
+    let library = Client::start(program, &["7", "chat-key", SECRET]);
     server_library_signs_publishes_and_checks_webhooks(library);
 }
 
@@ -268,7 +298,7 @@ fn pages_with_laravel_echo_see_each_other_and_their_messages() {
 }
 
 /// A process that ends with the test.
-struct Ended(Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {

@@ -1,6 +1,6 @@
 // Pusher's server library for Node, and a receiver of webhooks. The app's id, key and secret in; JSON lines out. {"server": address},
-// {"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data}, {"users": channel} and
-// {"webhooks": true} on its input are done.
+// {"auth": socket_id, "channel": channel, "user": user}, {"sign_in": socket_id, "user": user}, {"trigger": channel, "data": data},
+// {"batch": channel}, {"channels": prefix}, {"users": channel} and {"webhooks": true} on its input are done.
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
@@ -34,9 +34,19 @@ input.on("line", async (line) => {
     const data = channel.startsWith("presence-") ? { user_id: user } : undefined;
     say({ kind: "auth", ...server.authorizeChannel(auth, channel, data) });
   }
+  if ("sign_in" in command) say({ kind: "sign_in", ...server.authenticateUser(command.sign_in, { id: command.user }) });
   if ("trigger" in command) {
     await server.trigger(command.trigger, "x", command.data);
     say({ kind: "triggered" });
+  }
+  if ("batch" in command) {
+    await server.triggerBatch([1, 2].map((n) => ({ channel: command.batch, name: `batch-${n}`, data: { n } })));
+    say({ kind: "triggered" });
+  }
+  if ("channels" in command) {
+    const params = { filter_by_prefix: command.channels, info: "user_count" };
+    const answer = await server.get({ path: "/channels", params });
+    say({ kind: "channels", ...(await answer.json()) });
   }
   if ("users" in command) {
     const answer = await server.get({ path: `/channels/${command.users}/users` });

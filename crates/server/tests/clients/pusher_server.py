@@ -1,6 +1,6 @@
 """Pusher's server library for Python, and a receiver of webhooks. The app's id, key and secret in; JSON lines out. {"server": address},
-{"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data},
-{"users": channel} and {"webhooks": true} on its input are done."""
+{"auth": socket_id, "channel": channel, "user": user}, {"sign_in": socket_id, "user": user},
+{"trigger": channel, "data": data}, {"batch": channel}, {"channels": prefix}, {"users": channel} and {"webhooks": true} on its input are done."""
 import json
 import sys
 import threading
@@ -49,6 +49,13 @@ for line in sys.stdin:
     if "trigger" in command:
         server.trigger(command["trigger"], "x", command["data"])
         say("triggered")
+    if "sign_in" in command:
+        say("sign_in", **server.authenticate_user(command["sign_in"], {"id": command["user"]}))
+    if "batch" in command:
+        server.trigger_batch([{"channel": command["batch"], "name": f"batch-{n}", "data": {"n": n}} for n in (1, 2)])
+        say("triggered")
+    if "channels" in command:
+        say("channels", **server.channels_info(command["channels"], ["user_count"]))
     if "users" in command:
         say("users", users=server.users_info(command["users"])["users"])
     if "webhooks" in command:

@@ -188,8 +188,9 @@ impl Event {
         event
     }
 
+    /// Every event has a channel, which the library for PHP reads of each.
     fn pusher(&self) -> Value {
-        let mut event = json!({ "name": self.name() });
+        let mut event = json!({ "name": self.name(), "channel": "" });
         match self {
             Event::Resync(subject) | Event::ResyncEnd(subject) => {
                 event["of"] = json!(subject.name());
@@ -284,6 +285,7 @@ mod tests {
             assert_eq!(event.pusher()["channel"], channel);
             assert_eq!(event.standard("1")["topic"], topic);
         }
+        assert_eq!(Event::Resync(Subject::Topics).pusher()["channel"], "");
     }
 
     #[test]
