@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use crate::run::{Program, source_seed, target_directory, together};
 
 /// The new seeds of every test run: for each range of the simulator's seeds its first one, and their number. They take two minutes on two cores.
-const FRESH_SEEDS: [(u64, &str); 3] = [
-    (CLUSTERS, "12000"),
+const FRESH_SEEDS: [(u64, &str); 4] = [
+    (CLUSTERS, "11500"),
     (CLUSTER_SESSIONS, "1000"),
     (CENTRIFUGO, "1000"),
+    (TCP, "300"),
 ];
 
 /// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
@@ -19,6 +20,8 @@ const CLUSTERS: u64 = 1 << 61;
 const CLUSTER_SESSIONS: u64 = 1 << 59;
 /// The first of the seeds whose worlds have clients of Centrifugo's protocol (`CENTRIFUGO_FROM` of the simulator).
 const CENTRIFUGO: u64 = 1 << 58;
+/// The first of the seeds whose worlds have connections over the product's own TCP (`TCP_FROM` of the simulator).
+const TCP: u64 = 1 << 57;
 
 /// Builds the simulator and runs it with these arguments. `--planted` and `--fault` need a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {

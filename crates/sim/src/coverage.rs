@@ -45,6 +45,9 @@ counts! {
     ended_by_delete "ended by delete": "Subscriptions ended by a delete of the topic.";
     refused "refusals": "Requests, publishes and connections that the server refused.";
     cuts "cuts": "Connections that were cut.";
+    tcp_connections "TCP connections": "Connections over the product's own TCP.";
+    tcp_retransmissions "TCP retransmissions": "Segments that this TCP retransmitted.";
+    tcp_failures "TCP resets": "Connections over this TCP that were reset, since their other end was closed.";
     partial_sends "partial sends": "Sends of which the socket took only a part.";
     retries "retries": "Publishes that were sent again.";
     replays "replays": "Answers replayed for an idempotency key.";
@@ -125,6 +128,9 @@ impl Coverage {
         let optional = [
             "recovered",
             "unrecovered",
+            "TCP connections",
+            "TCP retransmissions",
+            "TCP resets",
             "recovered sessions",
             "again after crash",
             "wills after crash",
@@ -147,10 +153,22 @@ impl Coverage {
 
     /// The kinds that did not occur in a search among worlds with Centrifugo's clients.
     pub fn missing_of_centrifugo(&self) -> Vec<&'static str> {
-        let own = [
+        self.missing_and([
             ("recovered", self.recovered),
             ("unrecovered", self.unrecovered),
-        ];
+        ])
+    }
+
+    /// The kinds that did not occur in a search among worlds with connections over TCP.
+    pub fn missing_of_tcp(&self) -> Vec<&'static str> {
+        self.missing_and([
+            ("TCP connections", self.tcp_connections),
+            ("TCP retransmissions", self.tcp_retransmissions),
+            ("TCP resets", self.tcp_failures),
+        ])
+    }
+
+    fn missing_and<const N: usize>(&self, own: [(&'static str, u64); N]) -> Vec<&'static str> {
         let none = own.into_iter().filter(|(_, count)| *count == 0);
         let mut missing = self.missing();
         missing.extend(none.map(|(kind, _)| kind));

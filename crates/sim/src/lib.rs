@@ -6,7 +6,8 @@
 //! messages with `Truth`. `obligations` decides which messages must, may or must not come. [`Coverage`] counts the events. If a feature was
 //! never exercised, the search fails.
 //!
-//! Not simulated: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
+//! Not simulated: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second, except in connections
+//! over the product's own TCP.
 
 mod checkpoint;
 pub mod client;
@@ -20,6 +21,7 @@ pub mod plan;
 pub mod run;
 pub mod shrink;
 mod simulation;
+mod tcp_connection;
 mod truth;
 
 pub use coverage::Coverage;

@@ -151,6 +151,7 @@ fn search(args: &Args) -> bool {
                 _ if crore_sim::plan::has_centrifugo_clients(first) => {
                     coverage.missing_of_centrifugo()
                 }
+                _ if crore_sim::plan::is_over_tcp(first) => coverage.missing_of_tcp(),
                 _ => coverage.missing(),
             };
             if !missing.is_empty() {
@@ -206,6 +207,7 @@ fn check_planted_faults(_: &Args) -> bool {
 fn check_planted_faults(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
     use crore_disk::planted::{self as disk, Fault as DiskFault};
+    use crore_tcp::planted::{self as tcp, Fault as TcpFault};
     use strum::VariantArray as _;
     let mut passed = true;
     let chosen = |fault: &str| args.fault.is_empty() || args.fault == fault;
@@ -252,6 +254,19 @@ fn check_planted_faults(args: &Args) -> bool {
         passed &= is_caught(&format!("{fault:?}"), &args);
     }
     disk::plant(None);
+    for fault in TcpFault::OF_STREAMS {
+        // The receiver drops bytes beyond its window, so only the tests of the endpoints see these.
+        if fault == TcpFault::WindowTooWide || !chosen(&format!("{fault:?}")) {
+            continue;
+        }
+        tcp::plant(Some(fault));
+        let args = Args {
+            first: args.first + crore_sim::plan::TCP_FROM,
+            ..args.clone()
+        };
+        passed &= is_caught(&format!("{fault:?}"), &args);
+    }
+    tcp::plant(None);
     passed
 }
 

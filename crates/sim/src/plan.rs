@@ -7,7 +7,7 @@ mod steps;
 
 pub use draw::{
     CENTRIFUGO_FROM, CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM,
-    STEADY_SUBSCRIPTIONS_FROM, has_centrifugo_clients, has_cluster_sessions,
+    STEADY_SUBSCRIPTIONS_FROM, TCP_FROM, has_centrifugo_clients, has_cluster_sessions, is_over_tcp,
 };
 
 use crate::engine::EngineBehavior;
@@ -174,6 +174,8 @@ pub struct Plan {
     pub windows: Vec<usize>,
     /// Percentage of sends of which the socket takes only a part although there is room.
     pub partial_send_percent: u32,
+    /// Percentage of connections over the product's own TCP, with a faulty network.
+    pub tcp_percent: u32,
     /// Percentage of waiting mails that arrive in a turn.
     pub mail_percent: u32,
     /// Whether neither the byte budget of all logs nor the limit of topics is ever reached.

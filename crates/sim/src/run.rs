@@ -184,6 +184,7 @@ fn check_log_replay(sim: &mut Simulation) -> Result<(), Violation> {
 fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "calm".into());
     sim.net.partial_send_percent = 0;
+    sim.net.calm_tcp();
     sim.heal();
     sim.settle_engine(rng)?;
     if sim.plan.nodes > 1 {

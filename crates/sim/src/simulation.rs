@@ -275,7 +275,9 @@ impl Simulation {
             // A client that has already closed its half sends nothing more. On a real network keep-alive ends such a connection; here a
             // reset does so.
             let socket = &mut self.net.sockets[link as usize];
-            socket.reset |= socket.client_fin;
+            if socket.client_fin {
+                socket.reset_both();
+            }
             self.hang_up(link);
         }
         self.clients.http_connections_ended();
@@ -334,6 +336,7 @@ fn network(plan: &Plan, seed: u64) -> Net {
         plan.partial_send_percent,
         plan.engine,
     );
+    (net.tcp_percent, net.tcp_seed) = (plan.tcp_percent, seed ^ 0x007C_9000_07C9);
     if let Some(engine) = &mut net.engine {
         engine.cluster_log = (plan.nodes > 1).then(|| ClusterLog::new(plan.partitions, plan.nodes));
         engine.disk_log = plan

@@ -1,7 +1,7 @@
 //! Seeds that once failed, each with the fault that it showed, and a fixed set of others. A run is short here;
 //! `cargo xtask sim` runs many long ones in a faster build.
 
-use crore_sim::plan::CENTRIFUGO_FROM;
+use crore_sim::plan::{CENTRIFUGO_FROM, TCP_FROM};
 use crore_sim::{Coverage, run, run_seed};
 
 /// The fault that each of these seeds finds in a broker without the fix. A change in the meaning of seeds (the plan, the
@@ -302,6 +302,8 @@ const SEEDS: u64 = 150;
 const STEPS: usize = 400;
 /// Seeds with clients of Centrifugo's protocol.
 const CENTRIFUGO_SEEDS: u64 = 40;
+/// Seeds with connections over the product's own TCP.
+const TCP_SEEDS: u64 = 40;
 
 fn must_pass(name: &str, seed: u64, steps: usize) -> Coverage {
     match run_seed(seed, steps) {
@@ -343,13 +345,23 @@ fn clients_of_centrifugo_recover_or_are_told_of_a_loss() {
 }
 
 #[test]
+fn connections_over_our_tcp_keep_every_promise() {
+    run::catch_panics();
+    let mut coverage = Coverage::default();
+    for seed in 0..TCP_SEEDS {
+        coverage += must_pass("over TCP", TCP_FROM + seed, STEPS);
+    }
+    assert!(coverage.tcp_retransmissions > 0 && coverage.tcp_failures > 0);
+}
+
+#[test]
 fn a_seed_means_the_same_run() {
     let trace = |seed| {
         let plan = crore_sim::Plan::new(seed);
         let steps = plan.steps(seed, STEPS);
         run::trace(&plan, seed, &steps)
     };
-    for seed in 1..6 {
+    for seed in (1..6).chain(TCP_FROM..TCP_FROM + 3) {
         assert_eq!(trace(seed), trace(seed), "seed {seed}");
     }
 }

@@ -30,7 +30,7 @@ mod output;
 mod packet;
 mod parked;
 mod path_mtu;
-mod planted;
+pub mod planted;
 mod rack;
 mod reassembly;
 mod row;
@@ -39,6 +39,8 @@ mod scoreboard;
 mod send_buffer;
 mod sequence;
 mod side_table;
+#[cfg(any(test, feature = "simulated"))]
+pub mod simulated;
 mod siphash;
 mod table;
 mod timers;

@@ -1,14 +1,12 @@
-//! Faults that a test switches on, to prove that the tests with two endpoints notice them. Outside of tests every check is the constant `false`.
+//! Faults that tests switch on, to prove that the tests with two endpoints notice them, and the simulator of the broker. In a build for neither
+//! every check is the constant `false`, so a released server contains none of these faults.
 
-/// A fault. Only one at a time is on, in a thread.
+/// A fault. At most one is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "faults are planted only by tests")
-)]
+#[repr(u8)]
 pub enum Fault {
     /// A segment that was found to be lost is not retransmitted.
-    NoRetransmission,
+    NoRetransmission = 1,
     /// The sender believes that the peer's window is one byte larger than it is.
     WindowTooWide,
     /// Bytes of a segment that have arrived before are accepted again.
@@ -33,26 +31,66 @@ pub enum Fault {
     NeverReleased,
 }
 
-#[cfg(test)]
-std::thread_local! {
-    static PLANTED: core::cell::Cell<Option<Fault>> = const { core::cell::Cell::new(None) };
+impl Fault {
+    /// The faults that harm a connection whose peer is honest.
+    pub const OF_STREAMS: [Fault; 6] = [
+        Fault::NoRetransmission,
+        Fault::WindowTooWide,
+        Fault::OldBytesAccepted,
+        Fault::FreedTooMuch,
+        Fault::EarlyEnd,
+        Fault::NeverReleased,
+    ];
 }
 
-/// Makes this the thread's only fault. `None` switches all faults off.
-#[cfg(test)]
+/// Switches this fault on and all others off.
+#[cfg(any(test, feature = "planted"))]
 pub fn plant(fault: Option<Fault>) {
-    PLANTED.set(fault);
+    place::set(fault.map_or(0, |fault| fault as u8));
 }
 
 /// Whether this fault is on.
-#[cfg(test)]
-pub fn is_planted(fault: Fault) -> bool {
-    PLANTED.get() == Some(fault)
-}
-
-/// Whether this fault is on.
-#[cfg(not(test))]
+#[cfg(any(test, feature = "planted"))]
 #[inline]
-pub fn is_planted(_: Fault) -> bool {
+pub(crate) fn is_planted(fault: Fault) -> bool {
+    place::get() == fault as u8
+}
+
+/// Whether this fault is on.
+#[cfg(not(any(test, feature = "planted")))]
+#[inline]
+pub(crate) fn is_planted(_: Fault) -> bool {
     false
+}
+
+/// The fault of this process: the simulator runs seeds in several threads.
+#[cfg(all(feature = "planted", not(test)))]
+mod place {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    static PLANTED: AtomicU8 = AtomicU8::new(0);
+
+    pub fn set(fault: u8) {
+        PLANTED.store(fault, Ordering::SeqCst);
+    }
+
+    pub fn get() -> u8 {
+        PLANTED.load(Ordering::Relaxed)
+    }
+}
+
+/// The fault of this thread: the tests run side by side in one process.
+#[cfg(test)]
+mod place {
+    std::thread_local! {
+        static PLANTED: core::cell::Cell<u8> = const { core::cell::Cell::new(0) };
+    }
+
+    pub fn set(fault: u8) {
+        PLANTED.set(fault);
+    }
+
+    pub fn get() -> u8 {
+        PLANTED.get()
+    }
 }

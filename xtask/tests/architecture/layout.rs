@@ -164,13 +164,14 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
                 "parked",
                 "path_mtu",
                 "side_table",
+                "simulated",
             ],
         ],
     ),
     (
         "sim",
         &[
-            &["close_frame", "coverage", "truth"],
+            &["close_frame", "coverage", "tcp_connection", "truth"],
             &["engine"],
             &["net", "obligations", "plan"],
             &["checkpoint", "client", "log_replay"],

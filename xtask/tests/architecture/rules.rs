@@ -33,11 +33,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/nats", &[]),
     ("crates/net", &["crore-tcp"]),
     ("crates/rng", &[]),
-    ("crates/tcp", &[]),
+    ("crates/tcp", &["crore-rng"]),
     ("crates/bench", &["crore-net", "crore-tcp", "crore-wire"]),
     (
         "crates/sim",
-        &["crore-broker", "crore-disk", "crore-rng", "crore-wire"],
+        &[
+            "crore-broker",
+            "crore-disk",
+            "crore-rng",
+            "crore-tcp",
+            "crore-wire",
+        ],
     ),
     (
         "crates/server",
@@ -107,6 +113,8 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "blake3",
     "xxhash-rust",
     // Plain data. Its derives, with their dependencies, are for the server, which reads the settings from a file.
+    // Only by the feature for tests.
+    "crore-rng",
     "crore-settings",
     "crore-wire",
     "hashbrown",

@@ -69,6 +69,10 @@ const SALT_PACKET_IDS: u64 = 0x1D50_0123;
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
 /// The salt of clients of Centrifugo's protocol.
 const SALT_CENTRIFUGO: u64 = 0xCE27_21F0;
+/// The salt of connections over TCP.
+const SALT_TCP: u64 = 0x7C90_0057;
+/// The first seed of those whose worlds all have connections over the product's own TCP, up to [`CENTRIFUGO_FROM`].
+pub const TCP_FROM: u64 = 1 << 57;
 /// The first seed of those whose worlds all have clients of Centrifugo's protocol, up to [`CLUSTER_SESSIONS_FROM`].
 pub const CENTRIFUGO_FROM: u64 = 1 << 58;
 /// The first seed of those whose worlds are all clusters with MQTT sessions, up to [`DURABLE_SESSIONS_FROM`].
@@ -134,6 +138,11 @@ const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// Choices for the largest message in bytes. With a larger message the byte budget of a log would have no effect.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
+/// Whether the world of this seed has connections over the product's own TCP.
+pub fn is_over_tcp(seed: u64) -> bool {
+    (TCP_FROM..CENTRIFUGO_FROM).contains(&seed)
+}
+
 /// Whether the world of this seed has clients of Centrifugo's protocol.
 pub fn has_centrifugo_clients(seed: u64) -> bool {
     (CENTRIFUGO_FROM..CLUSTER_SESSIONS_FROM).contains(&seed)
@@ -191,6 +200,9 @@ impl Plan {
             if seed >= FEW_PACKET_IDS_FROM {
                 use_few_packet_ids(&mut plan, &mut rng_of(SALT_PACKET_IDS));
             }
+        }
+        if is_over_tcp(seed) {
+            plan.tcp_percent = rng_of(SALT_TCP).pick(&[30, 100]);
         }
         if has_centrifugo_clients(seed) {
             add_centrifugo_clients(&mut plan, &mut rng_of(SALT_CENTRIFUGO));
@@ -264,6 +276,7 @@ fn basic_world(rng: &mut Rng) -> Plan {
         message_bytes: rng.pick(&MESSAGE_BYTES),
         ttl_percent: rng.pick(&[0, 0, 30]),
         partial_send_percent: rng.pick(&[0, 5, 40]),
+        tcp_percent: 0,
         mail_percent: rng.pick(&[20, 60, 95]),
         budgets_are_wide,
         engine: None,

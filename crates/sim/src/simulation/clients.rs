@@ -18,7 +18,8 @@ impl Simulation {
             .find(|it| self.is_ready_for_clients(*it))
             .unwrap_or(shard);
         let window = rng.pick(&self.plan.windows);
-        let link = self.net.connect(shard as ShardId, window);
+        let now_s = self.truth.now_s;
+        let link = self.net.connect(shard as ShardId, window, now_s);
         self.loops[shard].links.push(link);
         link
     }
@@ -145,16 +146,14 @@ impl Simulation {
 
     /// Closes the client's end of a connection.
     pub fn hang_up(&mut self, link: u32) {
-        let socket = &mut self.net.sockets[link as usize];
-        (socket.client_fin, socket.client_gone) = (true, true);
-        socket.to_client.clear();
+        self.net.sockets[link as usize].hang_up();
     }
 
     /// Resets, closes or half closes a connection. Returns whether the client can no longer read from it.
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
         self.coverage.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
-        let sent_bytes = rng.below(socket.to_server.len() + 1);
+        let sent_bytes = rng.below(socket.sent_by_client() + 1);
         let how = rng.below(3);
         self.truth.note(|| {
             format!(
@@ -164,18 +163,16 @@ impl Simulation {
         });
         match how {
             0 => {
-                socket.reset = true;
-                socket.to_server.clear();
-                socket.to_client.clear();
+                socket.reset_both();
                 true
             }
             1 => {
-                socket.to_server.truncate(sent_bytes);
-                self.hang_up(link);
+                socket.lose_sent(sent_bytes);
+                socket.hang_up();
                 true
             }
             _ => {
-                socket.client_fin = true;
+                socket.shut_down_client();
                 false
             }
         }
@@ -183,27 +180,17 @@ impl Simulation {
 
     /// Whether this link has unread bytes for the client, or has ended.
     pub fn has_unread(&self, link: Option<u32>) -> bool {
-        link.is_some_and(|link| {
-            let socket = &self.net.sockets[link as usize];
-            !socket.to_client.is_empty() || socket.server_fin || socket.reset
-        })
+        link.is_some_and(|link| self.net.sockets[link as usize].has_unread())
     }
 }
 
 /// Moves a client's bytes to its socket. If the connection has ended, the bytes are lost.
 pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
-    let socket = &mut net.sockets[link as usize];
-    if !(socket.client_fin || socket.server_closed || socket.reset) {
-        socket.to_server.extend(out.iter());
-    }
+    net.sockets[link as usize].send_from_client(out);
     out.clear();
 }
 
 /// Takes at most `bytes_max` received bytes for a client. Also returns whether these are the last bytes of the connection.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
-    let socket = &mut net.sockets[link as usize];
-    let len = bytes_max.min(socket.to_client.len());
-    let bytes = socket.to_client.drain(..len).collect();
-    let is_closed = socket.server_fin || socket.server_closed || socket.reset;
-    (bytes, is_closed && socket.to_client.is_empty())
+    net.sockets[link as usize].read_at_client(bytes_max)
 }

@@ -21,10 +21,14 @@ impl Simulation {
                 .is_some_and(|engine| engine.has_work(self.node_of(shard), self.partitions(shard)))
             || self.shards[shard].ms_until_tick().is_some()
             || self.loops[shard].ticked_s != self.truth.now_s
+            || self.net.has_packets_of(shard)
             || self.loops[shard].links.iter().any(|link| {
                 let socket = &self.net.sockets[*link as usize];
                 let ready = socket.readiness();
-                !socket.accepted || ready.is_readable || ready.is_writable || ready.is_hung_up
+                socket.can_be_accepted()
+                    || ready.is_readable
+                    || ready.is_writable
+                    || ready.is_hung_up
             })
     }
 
@@ -37,6 +41,7 @@ impl Simulation {
         self.shards[shard].set_wall_clock_offset(self.wall_offset_s);
         self.shards[shard].set_turn_time(1 + u64::from(self.truth.now_s) * NS_PER_S);
         self.tick(shard, now);
+        self.net.carry_packets(shard, self.truth.now_s, takes_all);
         let sockets = &self.net.sockets;
         self.loops[shard]
             .links
@@ -137,6 +142,9 @@ impl Simulation {
         let (net, shard) = (&mut self.net, &mut self.shards[shard]);
         let socket = &mut net.sockets[link as usize];
         if !socket.accepted {
+            if !socket.can_be_accepted() {
+                return;
+            }
             socket.accepted = true;
             let from = IpAddr::from([127, 0, 0, 1 + (link % 3) as u8]);
             handle(
@@ -168,17 +176,15 @@ impl Simulation {
         let socket = &mut net.sockets[link as usize];
         if socket.reset {
             handle(shard, Input::Failed(conn), now, net, steps_max);
-        } else if socket.to_server.is_empty() {
+        } else if socket.sent_by_client() == 0 {
             handle(shard, Input::HalfClosed(conn), now, net, steps_max);
         } else {
-            let waiting = socket.to_server.len();
             let most_bytes = if takes_all {
                 RECEIVE_BYTES
             } else {
                 rng.range(1, RECEIVE_BYTES)
             };
-            let len = waiting.min(most_bytes);
-            let mut bytes: Vec<u8> = socket.to_server.drain(..len).collect();
+            let mut bytes = socket.read_at_server(most_bytes);
             handle(
                 shard,
                 Input::Received(conn, &mut bytes),

@@ -1,8 +1,5 @@
-//! Two endpoints, and a network between them that loses, doubles, reorders, corrupts and delays packets and changes its MTU. The seed decides
-//! everything.
+//! Two endpoints and their applications, over a simulated network. The seed decides everything.
 
-use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,102 +8,14 @@ use crore_rng::Rng;
 
 use super::invariants;
 use crate::sequence::is_after;
+use crate::simulated::Network;
+pub use crate::simulated::{CALM, Faults, Ledger, Packets, Shared, too_big};
 use crate::{
-    Account, Checksums, Config, Conn, Device, End, Packet, Part, Received, Secret, Sent, Table,
-    flag, parse,
+    Checksums, Config, Conn, End, Packet, Part, Received, Secret, Sent, Table, flag, parse,
 };
 
-/// Bytes that are shared.
-pub type Shared = Arc<[u8]>;
 /// An endpoint.
 pub type Endpoint = Table<Shared, Ledger>;
-
-/// An account with a limit, which checks that nothing is given back twice.
-#[derive(Debug)]
-pub struct Ledger {
-    /// Bytes by connection.
-    pub held: BTreeMap<u32, usize>,
-    pub total: usize,
-    pub peak: usize,
-    /// What is kept of all busy connections beside these bytes.
-    pub entries: usize,
-    pub limit: usize,
-    /// What the table is told.
-    pub is_short: bool,
-}
-
-impl Default for Ledger {
-    fn default() -> Ledger {
-        Ledger {
-            held: BTreeMap::new(),
-            total: 0,
-            peak: 0,
-            entries: 0,
-            limit: usize::MAX,
-            is_short: false,
-        }
-    }
-}
-
-impl Account for Ledger {
-    fn charge(&mut self, conn: Conn, bytes: usize) -> bool {
-        if self.total + bytes > self.limit {
-            return false;
-        }
-        *self.held.entry(conn.0).or_default() += bytes;
-        self.total += bytes;
-        self.peak = self.peak.max(self.total);
-        true
-    }
-
-    fn release(&mut self, conn: Conn, bytes: usize) {
-        let held = self
-            .held
-            .get_mut(&conn.0)
-            .expect("a connection with a charge");
-        *held = held.checked_sub(bytes).expect("no more than was charged");
-        if *held == 0 {
-            self.held.remove(&conn.0);
-        }
-        self.total -= bytes;
-    }
-
-    fn resize_entry(&mut self, _: Conn, before: usize, after: usize) {
-        let others = self.entries.checked_sub(before);
-        self.entries = others.expect("no more than was charged") + after;
-    }
-
-    fn is_short(&self) -> bool {
-        self.is_short
-    }
-}
-
-/// A device that keeps packets. It has room for so many.
-pub struct Packets {
-    pub list: Vec<Vec<u8>>,
-    pub room: usize,
-}
-
-impl Default for Packets {
-    fn default() -> Packets {
-        Packets {
-            list: Vec::new(),
-            room: usize::MAX,
-        }
-    }
-}
-
-impl Device for Packets {
-    fn transmit(&mut self, _: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        if self.list.len() >= self.room {
-            return false;
-        }
-        let mut packet = vec![0xaa; bytes];
-        fill(&mut packet);
-        self.list.push(packet);
-        true
-    }
-}
 
 pub const CLIENT: u16 = 40_000;
 pub const SERVER: u16 = 80;
@@ -129,36 +38,6 @@ pub fn endpoint(config: Config, end: End, secret: u64) -> Endpoint {
     table.add_address(end);
     table
 }
-
-/// What the network does, each in percent.
-#[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    pub loss: u32,
-    pub double: u32,
-    pub corrupt: u32,
-    /// Packets that are late, and so overtaken by others.
-    pub late: u32,
-    /// The delay of each packet, in microseconds.
-    pub delay_us: u64,
-    /// The chance that the MTU changes when a packet passes.
-    pub mtu: u32,
-    /// The chance that the device has room for few packets in a turn.
-    pub full: u32,
-    /// How long the network sometimes carries nothing, in seconds.
-    pub dark_s: u64,
-}
-
-/// A network without faults.
-pub const CALM: Faults = Faults {
-    loss: 0,
-    double: 0,
-    corrupt: 0,
-    late: 0,
-    delay_us: 1_000,
-    mtu: 0,
-    full: 0,
-    dark_s: 0,
-};
 
 /// What an endpoint's application does.
 #[derive(Debug)]
@@ -253,14 +132,8 @@ pub struct World {
     pub now_us: u64,
     pub sides: [Endpoint; 2],
     pub apps: [App; 2],
-    pub faults: Faults,
-    pub mtu: usize,
-    /// Until when the network carries nothing.
-    dark_until_us: u64,
+    pub network: Network,
     pub ends: [End; 2],
-    /// Packets under way: when they arrive, their number, and the side that they arrive at.
-    under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
-    sent: u64,
     /// The end of the largest window that each side has offered, in the peer's sequence numbers.
     offered: [Option<u32>; 2],
     /// What a packet must not do, if one has done it.
@@ -288,12 +161,8 @@ impl World {
             now_us: 1_000_000,
             sides,
             apps,
-            faults,
-            mtu: 1_500,
-            dark_until_us: 0,
+            network: Network::new(Rng::new(!seed), is_v6, faults),
             ends: [client, server],
-            under_way: BTreeMap::new(),
-            sent: 0,
             offered: [None; 2],
             violation: None,
         };
@@ -304,44 +173,7 @@ impl World {
     /// Passes a packet of this side to the network.
     pub fn post(&mut self, side: usize, packet: Vec<u8>) {
         self.check(side, &packet);
-        if self.rng.chance(self.faults.mtu) {
-            self.mtu = self.rng.pick(&[1_500, 1_492, 1_400, 1_280, 1_300, 576]);
-            if self.ends[0].ip().is_ipv6() {
-                self.mtu = self.mtu.max(1_280);
-            }
-        }
-        if packet.len() > self.mtu {
-            let message = too_big(&packet, self.mtu as u16);
-            return self.put(side, message);
-        }
-        if self.rng.chance(self.faults.double) {
-            self.put(1 - side, packet.clone());
-        }
-        self.put(1 - side, packet);
-    }
-
-    fn put(&mut self, to: usize, mut packet: Vec<u8>) {
-        // Once in some 1,000 packets.
-        if self.faults.dark_s > 0 && self.rng.below(1_000) == 0 {
-            self.dark_until_us = self.now_us + self.faults.dark_s * 1_000_000;
-        }
-        if self.now_us < self.dark_until_us || self.rng.chance(self.faults.loss) {
-            return;
-        }
-        if self.rng.chance(self.faults.corrupt) {
-            let at = self.rng.below(packet.len());
-            match self.rng.chance(80) {
-                true => packet[at] ^= 1 << self.rng.below(8),
-                false => packet.truncate(at),
-            }
-        }
-        let mut delay_us = self.faults.delay_us;
-        if self.rng.chance(self.faults.late) {
-            delay_us += self.rng.range(1, 20 * self.faults.delay_us as usize) as u64;
-        }
-        self.sent += 1;
-        self.under_way
-            .insert((self.now_us + delay_us, self.sent), (to, packet));
+        self.network.send(self.now_us, side, packet);
     }
 
     /// Checks a packet that this side sends: it parses, and its data is within the window that the peer has offered.
@@ -378,10 +210,10 @@ impl World {
 
     /// One turn of one side: it receives what has arrived, its application runs, and it sends.
     fn turn(&mut self, side: usize, packet: Option<Vec<u8>>) {
-        let mut device = Packets::default();
-        if self.rng.chance(self.faults.full) {
-            device.room = self.rng.below(3);
-        }
+        let mut device = Packets {
+            room: self.network.device_room(),
+            ..Packets::default()
+        };
         if let Some(packet) = packet {
             self.sides[side].receive(&packet, self.now_us, &mut device);
         }
@@ -414,12 +246,8 @@ impl World {
 
     /// Goes on to the next thing that happens. `false` if that is after `end_us`.
     pub fn step(&mut self, end_us: u64) -> bool {
-        let arrival = self
-            .under_way
-            .first_key_value()
-            .map(|((due_us, _), _)| *due_us);
         let timer = |side: usize| self.sides[side].next_us();
-        let mut next_us = arrival.unwrap_or(u64::MAX);
+        let mut next_us = self.network.next_us().unwrap_or(u64::MAX);
         for due_us in [timer(0), timer(1)].into_iter().flatten() {
             next_us = next_us.min(due_us);
         }
@@ -435,13 +263,9 @@ impl World {
             return false;
         }
         self.now_us = self.now_us.max(next_us);
-        match self.under_way.first_key_value() {
-            Some(((due_us, _), _)) if *due_us <= self.now_us => {
-                if let Some((_, (side, packet))) = self.under_way.pop_first() {
-                    self.turn(side, Some(packet));
-                }
-            }
-            _ => {
+        match self.network.receive(self.now_us) {
+            Some((side, packet)) => self.turn(side, Some(packet)),
+            None => {
                 self.turn(0, None);
                 self.turn(1, None);
             }
@@ -477,51 +301,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// The message of a router that a packet was too big.
-pub fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
-    let sum = |bytes: &[u8], start: u32| -> u16 {
-        let mut sum = start;
-        for pair in bytes.chunks(2) {
-            sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
-        }
-        while sum >> 16 != 0 {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        !(sum as u16)
-    };
-    let is_v4 = packet[0] >> 4 == 4;
-    let quoted = &packet[..packet.len().min(if is_v4 { 28 } else { 1_200 })];
-    let mut out = Vec::new();
-    let mut icmp = if is_v4 {
-        vec![3, 4, 0, 0, 0, 0, 0, 0]
-    } else {
-        vec![2, 0, 0, 0, 0, 0, 0, 0]
-    };
-    icmp[6..8].copy_from_slice(&mtu.to_be_bytes());
-    icmp.extend_from_slice(quoted);
-    if is_v4 {
-        let check = sum(&icmp, 0);
-        icmp[2..4].copy_from_slice(&check.to_be_bytes());
-        out.extend_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 9, 9, 9]);
-        out.extend_from_slice(&packet[12..16]);
-        let total = (20 + icmp.len()) as u16;
-        out[2..4].copy_from_slice(&total.to_be_bytes());
-        let check = sum(&out, 0);
-        out[10..12].copy_from_slice(&check.to_be_bytes());
-    } else {
-        out.extend_from_slice(&[0x60, 0, 0, 0, 0, 0, 58, 64]);
-        out[4..6].copy_from_slice(&(icmp.len() as u16).to_be_bytes());
-        out.extend_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
-        out.extend_from_slice(&packet[8..24]);
-        let pseudo = out[8..40]
-            .chunks(2)
-            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-            .sum::<u32>();
-        let check = sum(&icmp, pseudo + 58 + icmp.len() as u32);
-        icmp[2..4].copy_from_slice(&check.to_be_bytes());
-    }
-    out.extend_from_slice(&icmp);
-    out
 }

@@ -14,15 +14,7 @@ fn catches(fault: Fault, check: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn seeds_catch_faults_of_the_streams() {
-    let faults = [
-        Fault::NoRetransmission,
-        Fault::WindowTooWide,
-        Fault::OldBytesAccepted,
-        Fault::FreedTooMuch,
-        Fault::EarlyEnd,
-        Fault::NeverReleased,
-    ];
-    for fault in faults {
+    for fault in Fault::OF_STREAMS {
         let found = (0..200).find(|seed| catches(fault, || seeds::run(*seed).is_ok()));
         assert!(found.is_some(), "{fault:?} is not caught");
     }

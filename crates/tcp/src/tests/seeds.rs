@@ -77,7 +77,7 @@ pub fn run(seed: u64) -> Result<(), &'static str> {
     }
     world.verdict()?;
     // After the last packets all memory is given back.
-    world.faults = CALM;
+    world.network.faults = CALM;
     for side in 0..2 {
         if let Some(conn) = world.apps[side].conn.take() {
             let mut device = super::network::Packets::default();
@@ -104,7 +104,7 @@ fn streams_arrive_byte_for_byte_over_any_network() {
     for seed in 0..1_500 {
         if let Err(why) = run(seed) {
             let world = world(seed);
-            panic!("seed {seed}: {why}; {:?}", world.faults);
+            panic!("seed {seed}: {why}; {:?}", world.network.faults);
         }
     }
 }
