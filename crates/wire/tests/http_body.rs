@@ -8,7 +8,7 @@ type Outcome = Result<(Vec<u8>, Vec<u8>, bool), BodyError>;
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Outcome {
     let mut chunked = ChunkedDecoder::default();
-    let (mut data, mut after, mut done) = (Vec::new(), Vec::new(), false);
+    let (mut data, mut trailing, mut is_done) = (Vec::new(), Vec::new(), false);
     for piece in pieces {
         let mut buf = piece.to_vec();
         let progress = chunked.decode(&mut buf, limit)?;
@@ -20,18 +20,18 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Outco
             "what follows is untouched"
         );
         data.extend_from_slice(&buf[..progress.written]);
-        after.extend_from_slice(&buf[progress.read..]);
-        done |= progress.done;
+        trailing.extend_from_slice(&buf[progress.read..]);
+        is_done |= progress.done;
     }
-    Ok((data, after, done))
+    Ok((data, trailing, is_done))
 }
 
 #[test]
 fn chunks_are_joined_in_place() {
     let text = b"4\r\nWiki\r\n06;name=\"v;x\"\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n000;last\r\nA: b\r\nC:\r\n\r\nGET /";
-    let (data, after, done) = decode([&text[..]], 100).unwrap();
+    let (data, trailing, is_done) = decode([&text[..]], 100).unwrap();
     assert_eq!(data, b"Wikipedia in \r\n\r\nchunks.");
-    assert_eq!((&after[..], done), (&b"GET /"[..], true));
+    assert_eq!((&trailing[..], is_done), (&b"GET /"[..], true));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn malformed_framing_is_refused() {
 
 #[test]
 fn extensions_are_names_with_or_without_values() {
-    for (text, right) in [
+    for (text, is_valid) in [
         // Chunk extensions: RFC 9112 section 7.1.1.
         ("5;a", true),
         ("5;a=b", true),
@@ -97,14 +97,18 @@ fn extensions_are_names_with_or_without_values() {
         ("5;a=\"\\\u{1}\"", false),
     ] {
         let whole = format!("{text}\r\nhello\r\n0\r\n\r\n");
-        let got = decode([whole.as_bytes()], 100);
-        assert_eq!(got.is_ok_and(|(_, _, done)| done), right, "{text:?}");
+        let result = decode([whole.as_bytes()], 100);
+        assert_eq!(
+            result.is_ok_and(|(_, _, is_done)| is_done),
+            is_valid,
+            "{text:?}"
+        );
     }
 }
 
 #[test]
 fn trailers_are_fields() {
-    for (text, right) in [
+    for (text, is_valid) in [
         // Trailer fields: RFC 9112 sections 5 and 7.1.2.
         ("A: b\r\n", true),
         ("A:\r\nB:c:d \r\n", true),
@@ -117,8 +121,12 @@ fn trailers_are_fields() {
         ("A: b\r\n c\r\n", false),
     ] {
         let whole = format!("0\r\n{text}\r\n");
-        let got = decode([whole.as_bytes()], 100);
-        assert_eq!(got.is_ok_and(|(_, _, done)| done), right, "{text:?}");
+        let result = decode([whole.as_bytes()], 100);
+        assert_eq!(
+            result.is_ok_and(|(_, _, is_done)| is_done),
+            is_valid,
+            "{text:?}"
+        );
     }
 }
 
@@ -152,9 +160,9 @@ fn framing_is_bounded_over_the_whole_body() {
     assert!(decode([chunk.repeat(times + 1).as_bytes()], 1000).is_err());
 
     let trailers = |n: usize| format!("0\r\n{}\r\n", "A: 45678\r\n".repeat(n));
-    let most = MAX_TRAILER_BYTES as usize / 8;
-    assert!(decode([trailers(most).as_bytes()], 0).unwrap().2);
-    assert!(decode([trailers(most + 1).as_bytes()], 0).is_err());
+    let fields_max = MAX_TRAILER_BYTES as usize / 8;
+    assert!(decode([trailers(fields_max).as_bytes()], 0).unwrap().2);
+    assert!(decode([trailers(fields_max + 1).as_bytes()], 0).is_err());
 }
 
 fn coded() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {

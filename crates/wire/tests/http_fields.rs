@@ -60,7 +60,7 @@ fn dates_are_written_and_read() {
 }
 
 #[test]
-fn entity_tags_lose_what_they_are_dressed_in() {
+fn entity_tags_are_parsed_without_quotes_and_prefix() {
     let table: &[(&str, &[&str])] = &[
         ("\"1-ab\"", &["1-ab"]),
         ("W/\"1-ab\"", &["1-ab"]),
@@ -102,35 +102,41 @@ fn client(fields: &[&str], peer: &str, trusted: &[&str]) -> String {
 
 #[test]
 fn the_rightmost_untrusted_address_is_the_client() {
-    let ours = &["10.0.0.0/8", "fd00::/8"];
+    let trusted = &["10.0.0.0/8", "fd00::/8"];
     assert_eq!(
-        client(&["1.1.1.1"], "9.9.9.9", ours),
+        client(&["1.1.1.1"], "9.9.9.9", trusted),
         "9.9.9.9",
         "the peer itself is a stranger"
     );
-    assert_eq!(client(&[], "10.0.0.1", ours), "10.0.0.1");
-    assert_eq!(client(&["1.1.1.1"], "10.0.0.1", ours), "1.1.1.1");
+    assert_eq!(client(&[], "10.0.0.1", trusted), "10.0.0.1");
+    assert_eq!(client(&["1.1.1.1"], "10.0.0.1", trusted), "1.1.1.1");
     assert_eq!(
-        client(&["6.6.6.6, 1.1.1.1, 10.0.0.2"], "10.0.0.1", ours),
+        client(&["6.6.6.6, 1.1.1.1, 10.0.0.2"], "10.0.0.1", trusted),
         "1.1.1.1"
     );
     assert_eq!(
-        client(&["6.6.6.6", "1.1.1.1 ,,", "10.0.0.2"], "10.0.0.1", ours),
+        client(&["6.6.6.6", "1.1.1.1 ,,", "10.0.0.2"], "10.0.0.1", trusted),
         "1.1.1.1"
     );
     assert_eq!(
-        client(&["10.0.0.3, 10.0.0.2"], "10.0.0.1", ours),
+        client(&["10.0.0.3, 10.0.0.2"], "10.0.0.1", trusted),
         "10.0.0.3",
         "all are ours"
     );
     assert_eq!(
-        client(&["6.6.6.6, unknown, 10.0.0.2"], "10.0.0.1", ours),
+        client(&["6.6.6.6, unknown, 10.0.0.2"], "10.0.0.1", trusted),
         "10.0.0.2"
     );
-    assert_eq!(client(&["6.6.6.6, unknown"], "10.0.0.1", ours), "10.0.0.1");
-    assert_eq!(client(&["1.1.1.1:80"], "::ffff:10.0.0.1", ours), "1.1.1.1");
     assert_eq!(
-        client(&["[2001:db8::1]:80, [fd00::2]"], "fd00::1", ours),
+        client(&["6.6.6.6, unknown"], "10.0.0.1", trusted),
+        "10.0.0.1"
+    );
+    assert_eq!(
+        client(&["1.1.1.1:80"], "::ffff:10.0.0.1", trusted),
+        "1.1.1.1"
+    );
+    assert_eq!(
+        client(&["[2001:db8::1]:80, [fd00::2]"], "fd00::1", trusted),
         "2001:db8::1"
     );
     assert_eq!(client(&["1.1.1.1"], "10.0.0.1", &["0.0.0.0/0"]), "1.1.1.1");
@@ -197,7 +203,7 @@ fn the_proxy_header_names_the_client() {
 }
 
 #[test]
-fn other_starts_are_refused() {
+fn bytes_that_are_no_proxy_header_are_refused() {
     use proxy::ProxyError::*;
     assert_eq!(proxy::parse_v2(b"GET / HTTP/1.1\r\n"), Err(Missing));
     assert_eq!(proxy::parse_v2(b"\r\n\r\nGET"), Err(Missing));
@@ -257,7 +263,7 @@ fn field_values_have_no_control_characters() {
 }
 
 #[test]
-fn a_field_that_would_split_the_response_is_left_out_and_the_others_are_written() {
+fn header_field_with_a_line_break_is_left_out_of_a_response() {
     let mut out = Vec::new();
     ResponseHead::new(&mut out, 200)
         .header("A", b"b\r\nC: d")
@@ -269,12 +275,12 @@ fn a_field_that_would_split_the_response_is_left_out_and_the_others_are_written(
 
 proptest! {
     #[test]
-    fn every_second_survives_its_text(unix_s in 0..=date::MAX_UNIX_S) {
+    fn every_date_reads_back(unix_s in 0..=date::MAX_UNIX_S) {
         prop_assert_eq!(date::parse_date(date_of(unix_s).as_bytes()), Some(unix_s));
     }
 
     #[test]
-    fn days_follow_each_other(day in 0u64..2_932_896) {
+    fn dates_of_successive_days_are_successive(day in 0u64..2_932_896) {
         let (today, tomorrow) = (date_of(day * 86_400), date_of((day + 1) * 86_400));
         let number = |text: &str| text[5..7].parse::<u32>().unwrap();
         prop_assert!(number(&tomorrow) == number(&today) + 1 || (number(&tomorrow) == 1 && number(&today) >= 28));

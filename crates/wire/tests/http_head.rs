@@ -11,7 +11,7 @@ fn parse(text: &str) -> Result<Option<Head<'_>>, HeadError> {
     head::parse(text.as_bytes(), LIMIT)
 }
 
-fn whole(text: &str) -> Head<'_> {
+fn complete_head(text: &str) -> Head<'_> {
     parse(text).expect("acceptable").expect("whole")
 }
 
@@ -24,9 +24,9 @@ fn refusal(text: &str) -> Option<u16> {
 }
 
 #[test]
-fn a_head_is_taken_apart() {
+fn head_is_parsed_into_its_parts() {
     let text = "\r\n\r\nPOST /pub/a%2Fb?since=-1&x HTTP/1.1\r\nHost: h:1\r\nX-A: \t one \t\r\nx-a:two\r\n\r\nrest";
-    let head = whole(text);
+    let head = complete_head(text);
     assert_eq!(head.method, Method::Post);
     assert_eq!(
         (head.path, head.query, head.minor),
@@ -43,34 +43,39 @@ fn a_head_is_taken_apart() {
 
 #[test]
 fn an_absolute_target_overrides_the_host() {
-    let head = whole("GET HTTP://Example.com:80/a?b HTTP/1.1\r\nHost: other\r\n\r\n");
+    let head = complete_head("GET HTTP://Example.com:80/a?b HTTP/1.1\r\nHost: other\r\n\r\n");
     assert_eq!((head.path, head.query), (&b"/a"[..], &b"b"[..]));
     assert_eq!(head.host(), Some(&b"Example.com:80"[..]));
-    let head = whole("GET http://e?b HTTP/1.1\r\nHost:\r\n\r\n");
+    let head = complete_head("GET http://e?b HTTP/1.1\r\nHost:\r\n\r\n");
     assert_eq!(
         (head.path, head.query, head.host()),
         (&b"/"[..], &b"b"[..], Some(&b"e"[..]))
     );
-    assert_eq!(whole("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").path, b"*");
+    assert_eq!(
+        complete_head("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").path,
+        b"*"
+    );
 }
 
 #[test]
-fn the_first_version_is_accepted_and_closes() {
-    let head = whole("GET / HTTP/1.0\r\n\r\n");
+fn http_1_0_is_accepted_and_closes() {
+    let head = complete_head("GET / HTTP/1.0\r\n\r\n");
     assert_eq!(
         (head.minor, head.host(), head.keep_alive()),
         (0, None, false)
     );
-    assert!(whole("GET / HTTP/1.0\r\nConnection: x, Keep-Alive\r\n\r\n").keep_alive());
+    assert!(complete_head("GET / HTTP/1.0\r\nConnection: x, Keep-Alive\r\n\r\n").keep_alive());
     assert!(
-        !whole("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nConnection: Close\r\n\r\n")
-            .keep_alive()
+        !complete_head(
+            "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nConnection: Close\r\n\r\n"
+        )
+        .keep_alive()
     );
-    assert_eq!(whole("GET / HTTP/1.7\r\nHost: h\r\n\r\n").minor, 1);
+    assert_eq!(complete_head("GET / HTTP/1.7\r\nHost: h\r\n\r\n").minor, 1);
 }
 
 #[test]
-fn bodies_are_delimited_by_one_thing() {
+fn body_has_exactly_one_delimiter() {
     for (fields, body) in [
         ("", Body::None),
         ("Content-Length: 0\r\n", Body::Length(0)),
@@ -81,7 +86,7 @@ fn bodies_are_delimited_by_one_thing() {
         ("Transfer-Encoding: Chunked\r\n", Body::Chunked),
     ] {
         let text = format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        assert_eq!(whole(&text).body(), Ok(body), "{fields:?}");
+        assert_eq!(complete_head(&text).body(), Ok(body), "{fields:?}");
     }
 }
 
@@ -160,7 +165,7 @@ fn smuggling_forms_are_refused() {
         "a_b",
     ] {
         let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert_eq!(whole(&text).host(), Some(host.as_bytes()), "{host}");
+        assert_eq!(complete_head(&text).host(), Some(host.as_bytes()), "{host}");
     }
     for target in ["http://", "http:///a", "http://:80/a", "http://a:b/"] {
         let text = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -200,7 +205,7 @@ fn bad_request_lines_are_refused() {
         assert_eq!(refusal(&text), Some(status), "{line:?}");
     }
     assert_eq!(
-        whole("get / HTTP/1.1\r\nHost: h\r\n\r\n").method,
+        complete_head("get / HTTP/1.1\r\nHost: h\r\n\r\n").method,
         Method::Other
     );
     assert_eq!(refusal("\n\nGET / HTTP/1.1\r\nHost: h\r\n\r\n"), Some(400));
@@ -227,60 +232,62 @@ fn heads_have_a_limit() {
     );
     assert_eq!(head::blank_lines(b"\r\n\r\n\r"), 4);
 
-    let with = |n: usize| {
+    let with_fields = |n: usize| {
         format!(
             "GET / HTTP/1.1\r\nHost: h\r\n{}\r\n",
             "a: b\r\n".repeat(n - 1)
         )
     };
     assert_eq!(
-        whole(&with(head::MAX_HEADERS)).headers("a").count(),
+        complete_head(&with_fields(head::MAX_HEADERS))
+            .headers("a")
+            .count(),
         head::MAX_HEADERS - 1
     );
-    assert_eq!(refusal(&with(head::MAX_HEADERS + 1)), Some(431));
+    assert_eq!(refusal(&with_fields(head::MAX_HEADERS + 1)), Some(431));
     // The parser stores few fields in another place than many. The result is the same.
     for n in 20..30 {
-        assert_eq!(whole(&with(n)).headers("a").count(), n - 1);
-        let bad = with(n).replace("\r\n\r\n", "\r\nb d: e\r\n\r\n");
-        assert_eq!(refusal(&bad), Some(400), "{n}");
+        assert_eq!(complete_head(&with_fields(n)).headers("a").count(), n - 1);
+        let malformed = with_fields(n).replace("\r\n\r\n", "\r\nb d: e\r\n\r\n");
+        assert_eq!(refusal(&malformed), Some(400), "{n}");
     }
 }
 
 #[test]
 fn an_upgrade_needs_all_its_parts() {
-    let ask = |method: &str, minor: u8, fields: &str| {
+    let is_upgrade = |method: &str, minor: u8, fields: &str| {
         let text = format!("{method} / HTTP/1.{minor}\r\nHost: h\r\n{fields}\r\n\r\n");
-        whole(&text).is_websocket_upgrade()
+        complete_head(&text).is_websocket_upgrade()
     };
     let both = "Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket";
-    assert!(ask("GET", 1, both));
-    assert!(!ask("POST", 1, both));
-    assert!(!ask("GET", 0, both));
-    assert!(!ask("GET", 1, "Upgrade: websocket"));
-    assert!(!ask("GET", 1, "Connection: upgrade\r\nUpgrade: h2c"));
+    assert!(is_upgrade("GET", 1, both));
+    assert!(!is_upgrade("POST", 1, both));
+    assert!(!is_upgrade("GET", 0, both));
+    assert!(!is_upgrade("GET", 1, "Upgrade: websocket"));
+    assert!(!is_upgrade("GET", 1, "Connection: upgrade\r\nUpgrade: h2c"));
 }
 
 #[test]
 fn an_expectation_is_met_only_where_a_body_follows() {
-    let ask = |minor: u8, fields: &str| {
+    let expects_continue = |minor: u8, fields: &str| {
         let text =
             format!("POST / HTTP/1.{minor}\r\nHost: h\r\nExpect: 100-Continue\r\n{fields}\r\n");
-        whole(&text).expects_continue()
+        complete_head(&text).expects_continue()
     };
-    assert!(ask(1, "Content-Length: 1\r\n"));
+    assert!(expects_continue(1, "Content-Length: 1\r\n"));
     // `Expect` is a list, whose empty members are ignored (RFC 9110 sections 5.6.1.2 and 10.1.1).
     for empty in ["", ",", "100-continue,"] {
         let text = format!("POST / HTTP/1.1\r\nHost: h\r\nExpect: {empty}\r\n\r\n");
         assert_eq!(refusal(&text), None, "{empty}");
     }
-    assert!(ask(1, "Transfer-Encoding: chunked\r\n"));
-    assert!(!ask(1, "Content-Length: 0\r\n"));
-    assert!(!ask(1, ""));
-    assert!(!ask(0, "Content-Length: 1\r\n"));
+    assert!(expects_continue(1, "Transfer-Encoding: chunked\r\n"));
+    assert!(!expects_continue(1, "Content-Length: 0\r\n"));
+    assert!(!expects_continue(1, ""));
+    assert!(!expects_continue(0, "Content-Length: 1\r\n"));
 }
 
 #[test]
-fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
+fn accept_header_is_parsed_in_all_its_forms() {
     for (accept, events, json) in [
         ("", false, false),
         ("text/event-stream", true, false),
@@ -340,15 +347,19 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
         ("image/png", false, false),
     ] {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\nAccept: {accept}\r\n\r\n");
-        assert_eq!(whole(&text).accept(), Accept { events, json }, "{accept:?}");
+        assert_eq!(
+            complete_head(&text).accept(),
+            Accept { events, json },
+            "{accept:?}"
+        );
     }
     let several = "GET / HTTP/1.1\r\nHost: h\r\nAccept: application/json\r\nAccept: text/event-stream\r\n\r\n";
-    assert!(whole(several).accept().events);
+    assert!(complete_head(several).accept().events);
 }
 
 #[test]
-fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
-    for (bytes, found) in [
+fn field_of_an_invalid_head_is_found_in_its_complete_lines() {
+    for (bytes, expected) in [
         (
             "GET / HTTP/1.1\r\nOrigin: https://a\r\n\r\n",
             Some("https://a"),
@@ -365,7 +376,7 @@ fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
         ("", None),
     ] {
         let value = head::field_in(bytes.as_bytes(), "origin");
-        assert_eq!(value, found.map(str::as_bytes), "{bytes:?}");
+        assert_eq!(value, expected.map(str::as_bytes), "{bytes:?}");
     }
 }
 
@@ -384,16 +395,16 @@ struct Reader {
     buf: Vec<u8>,
     events: Vec<Event>,
     body: Option<Body>,
-    left: u64,
+    body_bytes_left: u64,
     chunked: ChunkedDecoder,
     data: Vec<u8>,
-    dead: bool,
+    has_failed: bool,
 }
 
 impl Reader {
     fn feed(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
-        while !self.dead && self.step() {}
+        while !self.has_failed && self.step() {}
     }
 
     /// Does one step. Returns whether more may follow.
@@ -413,13 +424,13 @@ impl Reader {
                 Err(e) => self.fail(Event::BadBody(e)),
             },
             Some(_) => {
-                let take = self
+                let accepted = self
                     .buf
                     .len()
-                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                self.data.extend(self.buf.drain(..take));
-                self.left -= take as u64;
-                if self.left == 0 {
+                    .min(usize::try_from(self.body_bytes_left).unwrap_or(usize::MAX));
+                self.data.extend(self.buf.drain(..accepted));
+                self.body_bytes_left -= accepted as u64;
+                if self.body_bytes_left == 0 {
                     self.finish();
                 }
                 self.body.is_none()
@@ -443,7 +454,7 @@ impl Reader {
         };
         self.events.push(event);
         self.buf.drain(..len);
-        self.left = if let Body::Length(n) = body { n } else { 0 };
+        self.body_bytes_left = if let Body::Length(n) = body { n } else { 0 };
         self.body = Some(body);
         true
     }
@@ -459,7 +470,7 @@ impl Reader {
         self.events.push(event);
         // The data of an incomplete body does not count: after an error it may still be in the buffer or not, depending on the cuts.
         self.data.clear();
-        self.dead = true;
+        self.has_failed = true;
         false
     }
 }
@@ -538,7 +549,7 @@ proptest! {
     }
 
     #[test]
-    fn unharmed_requests_are_all_read(requests in prop::collection::vec(request(), 1..4)) {
+    fn complete_requests_are_all_read(requests in prop::collection::vec(request(), 1..4)) {
         let (events, rest) = read([&requests.concat()[..]]);
         prop_assert_eq!(events.len(), 2 * requests.len());
         prop_assert!(rest.is_empty());

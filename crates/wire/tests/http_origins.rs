@@ -3,8 +3,8 @@
 use crore_wire::http::origin;
 
 #[test]
-fn an_origin_is_the_same_only_with_host_and_port() {
-    for (page, host, same) in [
+fn origins_are_equal_only_with_equal_host_and_port() {
+    for (page, host, is_same) in [
         ("http://example.com", "example.com", true),
         ("http://Example.com", "example.COM:80", true),
         ("https://example.com", "example.com:443", true),
@@ -30,14 +30,14 @@ fn an_origin_is_the_same_only_with_host_and_port() {
     ] {
         assert_eq!(
             origin::same_origin(page.as_bytes(), host.as_bytes()),
-            same,
+            is_same,
             "{page} {host}"
         );
     }
 }
 
 #[test]
-fn loopback_hosts_cannot_be_imitated() {
+fn only_real_loopback_hosts_count_as_loopback() {
     for host in [
         "localhost",
         "LOCALHOST:8800",
@@ -87,7 +87,7 @@ fn loopback_hosts_cannot_be_imitated() {
 }
 
 #[test]
-fn origins_have_one_form() {
+fn origins_are_normalized() {
     for (origin, expected) in [
         ("https://app.example.com", "https://app.example.com"),
         ("HTTPS://App.Example.COM", "https://app.example.com"),
@@ -155,13 +155,13 @@ fn origins_have_one_form() {
     ] {
         let normal = origin::normalize(origin.as_bytes());
         assert_eq!(normal.as_deref(), Some(expected), "{origin}");
-        let again = origin::normalize(expected.as_bytes());
-        assert_eq!(again.as_deref(), Some(expected), "{expected}");
+        let normalized_twice = origin::normalize(expected.as_bytes());
+        assert_eq!(normalized_twice.as_deref(), Some(expected), "{expected}");
     }
 }
 
 #[test]
-fn a_text_that_is_no_origin_has_no_form() {
+fn invalid_origin_has_no_normal_form() {
     for origin in [
         "",
         "*",
@@ -233,8 +233,8 @@ fn a_host_of_more_than_253_bytes_is_cut_before_it_is_made_ascii() {
 }
 
 #[test]
-fn an_alias_differs_in_the_name_of_the_loopback_alone() {
-    for (one, other, alias) in [
+fn loopback_alias_differs_only_in_its_name() {
+    for (left, right, alias) in [
         ("http://localhost:3000", "http://127.0.0.1:3000", true),
         ("http://[::1]", "http://localhost", true),
         ("http://localhost:3000", "http://localhost:3000", false),
@@ -244,15 +244,15 @@ fn an_alias_differs_in_the_name_of_the_loopback_alone() {
         ("null", "http://localhost", false),
     ] {
         assert_eq!(
-            origin::is_loopback_alias(one, other),
+            origin::is_loopback_alias(left, right),
             alias,
-            "{one} {other}"
+            "{left} {right}"
         );
     }
 }
 
 #[test]
-fn only_a_page_of_another_origin_is_elsewhere() {
+fn only_a_page_of_another_origin_is_cross_site() {
     for site in ["cross-site", "same-site", " cross-site ", "cross-site;v=1"] {
         assert!(origin::is_cross_origin(site.as_bytes()), "{site}");
     }

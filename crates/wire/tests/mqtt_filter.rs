@@ -7,7 +7,7 @@ use crore_wire::topic;
 type Parsed = Result<(Option<&'static str>, &'static str), FilterError>;
 
 #[test]
-fn filters_are_taken_apart() {
+fn filters_are_parsed_into_share_and_filter() {
     use FilterError::{Empty, ShareFilter, ShareName, Wildcard};
     let table: [(&str, Parsed); 28] = [
         ("a", Ok((None, "a"))),
@@ -89,12 +89,13 @@ fn a_connect_is_known_by_its_first_bytes() {
         b"\x10\xFF\xFF\xFF\x7F\0\x04MQTT",
         b"\x10\x12\0\x06MQIsdp\x03",
     ] {
-        let needed = connect
+        let needed_bytes = connect
             .windows(2)
-            .position(|two| two == b"\0\x04" || two == b"\0\x06");
-        let needed = needed.unwrap() + 2 + if connect.ends_with(b"\x03") { 6 } else { 4 };
+            .position(|window| window == b"\0\x04" || window == b"\0\x06");
+        let needed_bytes =
+            needed_bytes.unwrap() + 2 + if connect.ends_with(b"\x03") { 6 } else { 4 };
         for len in 0..=connect.len() {
-            let expected = match len < needed {
+            let expected = match len < needed_bytes {
                 true => Sniff::More,
                 false => Sniff::Mqtt,
             };

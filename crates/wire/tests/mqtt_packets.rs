@@ -13,7 +13,7 @@ fn id(value: u16) -> PacketId {
 }
 
 /// Decodes one packet, which must use all of `bytes`.
-fn read(version: Version, bytes: &[u8]) -> Packet<'_> {
+fn decode_complete(version: Version, bytes: &[u8]) -> Packet<'_> {
     let (header, at) = fixed_header(bytes, 1 << 20).unwrap().unwrap();
     assert_eq!(at + header.body_bytes(), bytes.len());
     decode(version, header, &bytes[at..]).unwrap()
@@ -21,8 +21,8 @@ fn read(version: Version, bytes: &[u8]) -> Packet<'_> {
 
 /// Asserts that `bytes` decode to `packet`, and that `packet` is encoded to `bytes`.
 #[track_caller]
-fn same(version: Version, bytes: &[u8], packet: Packet<'_>) {
-    assert_eq!(read(version, bytes), packet);
+fn assert_round_trip(version: Version, bytes: &[u8], packet: Packet<'_>) {
+    assert_eq!(decode_complete(version, bytes), packet);
     let mut out = Vec::new();
     encode::packet(&mut out, version, &packet);
     assert_eq!(out, bytes);
@@ -55,24 +55,26 @@ fn a_connect_with_everything_in_both_versions() {
         user_name: Some("u"),
         password: Some(b"\xFE"),
     };
-    same(
+    assert_round_trip(
         V311,
         b"\x10\x1B\0\x04MQTT\x04\xEE\0\x0A\0\x02me\0\x01w\0\x02\0\xFF\0\x01u\0\x01\xFE",
         Packet::Connect(connect),
     );
-    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
-    set.receive_maximum(10).session_expiry_interval_s(u32::MAX);
-    of_will.will_delay_interval_s(5);
+    let (mut properties, mut will_properties) = (PropertyWriter::new(), PropertyWriter::new());
+    properties
+        .receive_maximum(10)
+        .session_expiry_interval_s(u32::MAX);
+    will_properties.will_delay_interval_s(5);
     let connect = Connect {
         version: V5,
-        properties: set.properties(),
+        properties: properties.properties(),
         will: connect.will.map(|will| Will {
-            properties: of_will.properties(),
+            properties: will_properties.properties(),
             ..will
         }),
         ..connect
     };
-    same(
+    assert_round_trip(
         V5,
         b"\x10\x2A\0\x04MQTT\x05\xEE\0\x0A\x08\x21\0\x0A\x11\xFF\xFF\xFF\xFF\0\x02me\
           \x05\x18\0\0\0\x05\0\x01w\0\x02\0\xFF\0\x01u\0\x01\xFE",
@@ -87,23 +89,24 @@ fn a_connack_in_both_versions() {
         reason: ReasonCode::SUCCESS,
         properties: Properties::NONE,
     };
-    same(V311, b"\x20\x02\x01\0", Packet::ConnAck(connack));
+    assert_round_trip(V311, b"\x20\x02\x01\0", Packet::ConnAck(connack));
     let refused = ConnAck {
         session_present: false,
         reason: ReasonCode::NOT_AUTHORIZED,
         ..connack
     };
-    same(V311, b"\x20\x02\0\x05", Packet::ConnAck(refused));
-    let mut set = PropertyWriter::new();
-    set.assigned_client_identifier("x")
+    assert_round_trip(V311, b"\x20\x02\0\x05", Packet::ConnAck(refused));
+    let mut properties = PropertyWriter::new();
+    properties
+        .assigned_client_identifier("x")
         .unwrap()
         .maximum_qos(Qos::AtLeastOnce)
         .maximum_qos(Qos::ExactlyOnce);
     let refused = ConnAck {
-        properties: set.properties(),
+        properties: properties.properties(),
         ..refused
     };
-    same(
+    assert_round_trip(
         V5,
         b"\x20\x09\0\x87\x06\x12\0\x01x\x24\x01",
         Packet::ConnAck(refused),
@@ -111,7 +114,7 @@ fn a_connack_in_both_versions() {
 }
 
 #[test]
-fn a_connack_that_3_1_1_cannot_say_is_not_written() {
+fn connack_that_3_1_1_cannot_express_is_not_written() {
     let connack = ConnAck {
         session_present: false,
         reason: ReasonCode::MALFORMED_PACKET,
@@ -133,20 +136,20 @@ fn publishes_of_every_qos() {
         properties: Properties::NONE,
         payload: b"hi",
     };
-    same(V311, b"\x31\x07\0\x03a/bhi", Packet::Publish(publish));
-    same(V5, b"\x31\x08\0\x03a/b\0hi", Packet::Publish(publish));
-    let mut set = PropertyWriter::new();
-    set.topic_alias(7);
+    assert_round_trip(V311, b"\x31\x07\0\x03a/bhi", Packet::Publish(publish));
+    assert_round_trip(V5, b"\x31\x08\0\x03a/b\0hi", Packet::Publish(publish));
+    let mut properties = PropertyWriter::new();
+    properties.topic_alias(7);
     let publish = Publish {
         dup: true,
         qos: Qos::ExactlyOnce,
         retain: false,
         topic: "",
         packet_id: Some(id(258)),
-        properties: set.properties(),
+        properties: properties.properties(),
         payload: b"",
     };
-    same(
+    assert_round_trip(
         V5,
         b"\x3C\x08\0\0\x01\x02\x03\x23\0\x07",
         Packet::Publish(publish),
@@ -171,29 +174,35 @@ fn a_head_without_its_payload_counts_it() {
 }
 
 #[test]
-fn acknowledgements_leave_out_what_they_may() {
+fn acknowledgements_omit_optional_fields() {
     use ReasonCode as R;
     let plain = ack(3, R::SUCCESS, Properties::NONE);
-    same(V311, b"\x40\x02\0\x03", Packet::PubAck(plain));
-    same(V5, b"\x40\x02\0\x03", Packet::PubAck(plain));
-    same(V5, b"\x50\x02\0\x03", Packet::PubRec(plain));
-    same(V5, b"\x62\x02\0\x03", Packet::PubRel(plain));
-    same(V5, b"\x70\x02\0\x03", Packet::PubComp(plain));
+    assert_round_trip(V311, b"\x40\x02\0\x03", Packet::PubAck(plain));
+    assert_round_trip(V5, b"\x40\x02\0\x03", Packet::PubAck(plain));
+    assert_round_trip(V5, b"\x50\x02\0\x03", Packet::PubRec(plain));
+    assert_round_trip(V5, b"\x62\x02\0\x03", Packet::PubRel(plain));
+    assert_round_trip(V5, b"\x70\x02\0\x03", Packet::PubComp(plain));
     let nobody = ack(3, R::NO_MATCHING_SUBSCRIBERS, Properties::NONE);
-    same(V5, b"\x40\x03\0\x03\x10", Packet::PubAck(nobody));
+    assert_round_trip(V5, b"\x40\x03\0\x03\x10", Packet::PubAck(nobody));
     let unknown = ack(3, R::PACKET_IDENTIFIER_NOT_FOUND, Properties::NONE);
-    same(V5, b"\x62\x03\0\x03\x92", Packet::PubRel(unknown));
-    let mut set = PropertyWriter::new();
-    set.reason_string("no").unwrap();
-    let told = ack(3, R::SUCCESS, set.properties());
-    same(
+    assert_round_trip(V5, b"\x62\x03\0\x03\x92", Packet::PubRel(unknown));
+    let mut properties = PropertyWriter::new();
+    properties.reason_string("no").unwrap();
+    let ack_with_properties = ack(3, R::SUCCESS, properties.properties());
+    assert_round_trip(
         V5,
         b"\x50\x09\0\x03\0\x05\x1F\0\x02no",
-        Packet::PubRec(told),
+        Packet::PubRec(ack_with_properties),
     );
     // A form that is longer than necessary, which the sender may choose (section 3.4.2.1).
-    assert_eq!(read(V5, b"\x40\x03\0\x03\0"), Packet::PubAck(plain));
-    assert_eq!(read(V5, b"\x40\x04\0\x03\0\0"), Packet::PubAck(plain));
+    assert_eq!(
+        decode_complete(V5, b"\x40\x03\0\x03\0"),
+        Packet::PubAck(plain)
+    );
+    assert_eq!(
+        decode_complete(V5, b"\x40\x04\0\x03\0\0"),
+        Packet::PubAck(plain)
+    );
     // In 3.1.1 the packet has only the identifier.
     let mut out = Vec::new();
     encode::puback(&mut out, V311, &nobody);
@@ -203,10 +212,10 @@ fn acknowledgements_leave_out_what_they_may() {
 #[test]
 fn a_subscribe_and_its_answer() {
     let bytes = b"\x82\x18\0\x01\x02\x0B\x64\0\x03a/#\x1D\0\x0A$share/g/+\x02";
-    let Packet::Subscribe(subscribe) = read(V5, bytes) else {
+    let Packet::Subscribe(subscribe) = decode_complete(V5, bytes) else {
         panic!("a SUBSCRIBE")
     };
-    let all = SubscribeOptions {
+    let all_options = SubscribeOptions {
         max_qos: Qos::AtLeastOnce,
         no_local: true,
         retain_as_published: true,
@@ -214,7 +223,7 @@ fn a_subscribe_and_its_answer() {
     };
     let filters: Vec<_> = subscribe.filters.iter().collect();
     let second = SubscribeOptions::of(Qos::ExactlyOnce);
-    assert_eq!(filters, [("a/#", all), ("$share/g/+", second)]);
+    assert_eq!(filters, [("a/#", all_options), ("$share/g/+", second)]);
     assert_eq!(subscribe.filters.len(), 2);
     assert_eq!(subscribe.properties.subscription_identifier(), Some(100));
     let mut out = Vec::new();
@@ -238,7 +247,7 @@ fn a_subscribe_and_its_answer() {
     out.clear();
     encode::suback(&mut out, V5, id(9), &Properties::NONE, reasons.into_iter());
     assert_eq!(out, b"\x90\x05\0\x09\0\x01\x8F");
-    let Packet::SubAck(suback) = read(V5, &out) else {
+    let Packet::SubAck(suback) = decode_complete(V5, &out) else {
         panic!("a SUBACK")
     };
     assert!(suback.reasons.iter().eq(reasons));
@@ -247,7 +256,7 @@ fn a_subscribe_and_its_answer() {
 #[test]
 fn an_unsubscribe_and_its_answer() {
     let bytes = b"\xA2\x09\0\x02\0\0\x01a\0\x01#";
-    let Packet::Unsubscribe(unsubscribe) = read(V5, bytes) else {
+    let Packet::Unsubscribe(unsubscribe) = decode_complete(V5, bytes) else {
         panic!("an UNSUBSCRIBE")
     };
     assert!(unsubscribe.filters.iter().eq(["a", "#"]));
@@ -271,28 +280,28 @@ fn an_unsubscribe_and_its_answer() {
 }
 
 #[test]
-fn pings_and_farewells() {
+fn pings_and_disconnects() {
     for version in [V311, V5] {
-        same(version, b"\xC0\0", Packet::PingReq);
-        same(version, b"\xD0\0", Packet::PingResp);
+        assert_round_trip(version, b"\xC0\0", Packet::PingReq);
+        assert_round_trip(version, b"\xD0\0", Packet::PingResp);
         let disconnect = Disconnect {
             reason: ReasonCode::NORMAL_DISCONNECTION,
             properties: Properties::NONE,
         };
-        same(version, b"\xE0\0", Packet::Disconnect(disconnect));
+        assert_round_trip(version, b"\xE0\0", Packet::Disconnect(disconnect));
     }
     let disconnect = Disconnect {
         reason: ReasonCode::SESSION_TAKEN_OVER,
         properties: Properties::NONE,
     };
-    same(V5, b"\xE0\x01\x8E", Packet::Disconnect(disconnect));
-    let mut set = PropertyWriter::new();
-    set.session_expiry_interval_s(0);
+    assert_round_trip(V5, b"\xE0\x01\x8E", Packet::Disconnect(disconnect));
+    let mut properties = PropertyWriter::new();
+    properties.session_expiry_interval_s(0);
     let disconnect = Disconnect {
         reason: ReasonCode::DISCONNECT_WITH_WILL,
-        properties: set.properties(),
+        properties: properties.properties(),
     };
-    same(
+    assert_round_trip(
         V5,
         b"\xE0\x07\x04\x05\x11\0\0\0\0",
         Packet::Disconnect(disconnect),
@@ -301,14 +310,14 @@ fn pings_and_farewells() {
 
 #[test]
 fn an_authentication_exchange() {
-    let mut set = PropertyWriter::new();
-    set.authentication_method("m").unwrap();
-    set.authentication_data(b"\0").unwrap();
+    let mut properties = PropertyWriter::new();
+    properties.authentication_method("m").unwrap();
+    properties.authentication_data(b"\0").unwrap();
     let auth = Auth {
         reason: ReasonCode::CONTINUE_AUTHENTICATION,
-        properties: set.properties(),
+        properties: properties.properties(),
     };
-    same(
+    assert_round_trip(
         V5,
         b"\xF0\x0A\x18\x08\x15\0\x01m\x16\0\x01\0",
         Packet::Auth(auth),
@@ -317,12 +326,12 @@ fn an_authentication_exchange() {
         reason: ReasonCode::SUCCESS,
         properties: Properties::NONE,
     };
-    same(V5, b"\xF0\0", Packet::Auth(auth));
+    assert_round_trip(V5, b"\xF0\0", Packet::Auth(auth));
 }
 
 /// A server forwards messages of other publishers. None of them may make the encoder panic.
 #[test]
-fn a_publish_that_no_packet_can_say_is_not_written() {
+fn publish_that_fits_no_packet_is_not_written() {
     let publish = Publish {
         dup: false,
         qos: Qos::AtMostOnce,
@@ -332,23 +341,23 @@ fn a_publish_that_no_packet_can_say_is_not_written() {
         properties: Properties::NONE,
         payload: b"x",
     };
-    let written = |publish: &Publish<'_>| {
+    let write = |publish: &Publish<'_>| {
         let mut out = Vec::new();
         encode::publish(&mut out, V5, publish);
         !out.is_empty()
     };
-    assert!(written(&publish));
+    assert!(write(&publish));
     let long = vec![0; REMAINING_LENGTH_MAX];
-    assert!(!written(&Publish {
+    assert!(!write(&Publish {
         payload: &long,
         ..publish
     }));
     let topic = "t".repeat(FIELD_MAX + 1);
-    assert!(!written(&Publish {
+    assert!(!write(&Publish {
         topic: &topic,
         ..publish
     }));
-    assert!(!written(&Publish {
+    assert!(!write(&Publish {
         qos: Qos::AtLeastOnce,
         ..publish
     }));

@@ -9,7 +9,7 @@ use crore_wire::mqtt::{
 const MAX: usize = 1 << 20;
 
 /// Decodes one packet, using its own length field.
-fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
+fn decode_complete(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");
     decode(version, header, &bytes[at..])
@@ -38,7 +38,7 @@ fn server_only_packets_are_refused_from_clients() {
         (b"\x62\x02\0\x01", None),
     ];
     for (bytes, error) in table {
-        let packet = whole(V5, bytes).unwrap();
+        let packet = decode_complete(V5, bytes).unwrap();
         assert_eq!(packet.check_from_client().err(), error, "{packet:?}");
         if let Some(error) = error {
             assert_eq!(error.reason(), ReasonCode::PROTOCOL_ERROR);
@@ -49,28 +49,31 @@ fn server_only_packets_are_refused_from_clients() {
 #[test]
 fn values_that_do_not_fit_are_not_written() {
     let long = "x".repeat(65_536);
-    let mut set = PropertyWriter::new();
-    assert_eq!(set.reason_string(&long).err(), Some(Unencodable));
-    assert_eq!(set.content_type("a\0").err(), Some(Unencodable));
+    let mut properties = PropertyWriter::new();
+    assert_eq!(properties.reason_string(&long).err(), Some(Unencodable));
+    assert_eq!(properties.content_type("a\0").err(), Some(Unencodable));
     assert_eq!(
-        set.correlation_data(long.as_bytes()).err(),
+        properties.correlation_data(long.as_bytes()).err(),
         Some(Unencodable)
     );
-    assert_eq!(set.user_property("n", &long).err(), Some(Unencodable));
-    assert_eq!(set.user_property("\0", "v").err(), Some(Unencodable));
-    assert_eq!(set.properties(), Properties::NONE);
+    assert_eq!(
+        properties.user_property("n", &long).err(),
+        Some(Unencodable)
+    );
+    assert_eq!(properties.user_property("\0", "v").err(), Some(Unencodable));
+    assert_eq!(properties.properties(), Properties::NONE);
     for _ in 0..USER_PROPERTIES_MAX {
-        set.user_property("n", "v").unwrap();
+        properties.user_property("n", "v").unwrap();
     }
-    assert_eq!(set.user_property("n", "v").err(), Some(Unencodable));
-    set.clear();
-    assert_eq!(set.properties(), Properties::NONE);
-    set.content_type(&long[1..]).unwrap();
-    assert_eq!(set.properties().content_type(), Some(&long[1..]));
+    assert_eq!(properties.user_property("n", "v").err(), Some(Unencodable));
+    properties.clear();
+    assert_eq!(properties.properties(), Properties::NONE);
+    properties.content_type(&long[1..]).unwrap();
+    assert_eq!(properties.properties().content_type(), Some(&long[1..]));
 }
 
 #[test]
-fn a_message_is_forwarded_with_what_belongs_to_it() {
+fn message_is_forwarded_with_its_own_properties() {
     let mut from = PropertyWriter::new();
     from.topic_alias(3).payload_is_utf8(true);
     from.user_property("b", "2").unwrap();
@@ -80,31 +83,31 @@ fn a_message_is_forwarded_with_what_belongs_to_it() {
     from.correlation_data(b"\0").unwrap();
     from.message_expiry_interval_s(60);
     from.user_property("a", "1").unwrap();
-    let mut to = PropertyWriter::new();
-    to.message_expiry_interval_s(59);
-    to.forward(&from.properties());
-    let found = to.properties();
-    assert_eq!(found.message_expiry_interval_s(), Some(59));
-    assert_eq!(found.topic_alias(), None);
-    assert_eq!(found.subscription_identifier(), None);
-    assert_eq!(found.payload_format_indicator(), Some(1));
-    assert_eq!(found.content_type(), Some("text/plain"));
-    assert_eq!(found.response_topic(), Some("r"));
-    assert_eq!(found.correlation_data(), Some(&b"\0"[..]));
-    assert!(found.user_properties().eq([("b", "2"), ("a", "1")]));
+    let mut forwarded = PropertyWriter::new();
+    forwarded.message_expiry_interval_s(59);
+    forwarded.forward(&from.properties());
+    let actual = forwarded.properties();
+    assert_eq!(actual.message_expiry_interval_s(), Some(59));
+    assert_eq!(actual.topic_alias(), None);
+    assert_eq!(actual.subscription_identifier(), None);
+    assert_eq!(actual.payload_format_indicator(), Some(1));
+    assert_eq!(actual.content_type(), Some("text/plain"));
+    assert_eq!(actual.response_topic(), Some("r"));
+    assert_eq!(actual.correlation_data(), Some(&b"\0"[..]));
+    assert!(actual.user_properties().eq([("b", "2"), ("a", "1")]));
 }
 
 #[test]
 #[should_panic(expected = "properties of this packet")]
-fn a_property_in_a_packet_without_it_is_our_mistake() {
-    let mut set = PropertyWriter::new();
-    set.topic_alias(1);
+fn property_in_a_packet_that_may_not_have_it_panics() {
+    let mut properties = PropertyWriter::new();
+    properties.topic_alias(1);
     let id = std::num::NonZeroU16::MIN;
     encode::unsubscribe(
         &mut Vec::new(),
         V5,
         id,
-        &set.properties(),
+        &properties.properties(),
         ["a"].into_iter(),
     );
 }

@@ -95,7 +95,7 @@ fn escapes_are_decoded() {
 fn invalid_json_is_refused_with_its_reason() {
     use Fault::*;
     use LineError::*;
-    for (value, why) in [
+    for (value, reason) in [
         ("", Json(ExpectedValue)),
         ("nul", Json(ExpectedValue)),
         ("True", Json(ExpectedValue)),
@@ -137,9 +137,9 @@ fn invalid_json_is_refused_with_its_reason() {
         ("[\"a\\", Json(BadEscape)),
         ("[1", Json(ExpectedComma)),
     ] {
-        assert_eq!(data(value), Err(why), "{value}");
+        assert_eq!(data(value), Err(reason), "{value}");
     }
-    for (line, why) in [
+    for (line, reason) in [
         (&b"{\"topic\":\"a\",\"data\":\"\xFF\"}"[..], Json(NotUtf8)),
         (
             b"{\"topic\":\"a\",\"data\":[\"\\n\xC0\xAF\"]}",
@@ -149,7 +149,7 @@ fn invalid_json_is_refused_with_its_reason() {
         (b"\xEF\xBB\xBF{\"topic\":\"a\",\"data\":1}", NotObject),
         (b"{\"topic\":\"a\",\"data\":1\xC2\xA0}", Json(ExpectedComma)),
     ] {
-        assert_eq!(error(line), Some(why));
+        assert_eq!(error(line), Some(reason));
     }
 }
 
@@ -158,7 +158,7 @@ fn invalid_message_is_refused_with_its_reason() {
     use Fault::*;
     use LineError::*;
     use crore_wire::ndjson::Field::*;
-    for (line, why) in [
+    for (line, reason) in [
         ("", NotObject),
         (" \r\n", NotObject),
         ("[]", NotObject),
@@ -209,7 +209,7 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1"#, Json(Incomplete)),
         (r#"{"topic""a"}"#, Json(ExpectedColon)),
     ] {
-        assert_eq!(error(line), Some(why), "{line}");
+        assert_eq!(error(line), Some(reason), "{line}");
     }
     for base64 in ["A", "AA", "AA=", "AB==", "A A=", "-_8=", "AAAA=", "=", "ä"] {
         let line = format!(r#"{{"topic":"a","data_base64":"{base64}"}}"#);
@@ -233,13 +233,13 @@ fn a_time_to_live_past_32_bits_is_the_longest() {
 }
 
 #[test]
-fn data_nests_to_the_limit_and_no_deeper() {
+fn data_may_nest_to_the_limit_only() {
     let depth = MAX_DEPTH as usize;
     for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[0,{\"a\":[", "]}]")] {
         let levels = close.len();
         let nested = |times: usize| format!("{}1{}", open.repeat(times), close.repeat(times));
-        let fits = nested(depth / levels);
-        assert_eq!(data(&fits).as_ref(), Ok(&fits));
+        let deepest = nested(depth / levels);
+        assert_eq!(data(&deepest).as_ref(), Ok(&deepest));
         assert_eq!(
             data(&nested(depth / levels + 1)),
             Err(LineError::Json(Fault::TooDeep))
@@ -307,7 +307,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 /// The JSON string of a text: with as few escapes as possible, or with more, or all.
-fn written(text: &str, escape: &[bool]) -> String {
+fn escaped(text: &str, escape: &[bool]) -> String {
     if escape.is_empty() {
         return serde_json::to_string(text).unwrap();
     }
@@ -341,11 +341,11 @@ fn pieces(fields: &[(String, String)]) -> Vec<String> {
 }
 
 /// Whether a line that is valid JSON may be refused with this error.
-const fn is_no_message(why: LineError) -> bool {
+const fn is_no_message(reason: LineError) -> bool {
     use Fault::*;
     use LineError::*;
     matches!(
-        why,
+        reason,
         NotObject
             | NoTopic
             | NotString(_)
@@ -360,10 +360,10 @@ const fn is_no_message(why: LineError) -> bool {
 }
 
 /// Checks that accepted lines are JSON, and that JSON is refused only because it is not a valid message.
-fn agrees(line: &[u8]) -> Result<(), TestCaseError> {
-    let ours = error(line);
-    match (serde_json::from_slice::<Value>(line), ours) {
-        (Ok(_), Some(why)) => prop_assert!(is_no_message(why), "{why:?}"),
+fn assert_same_as_serde(line: &[u8]) -> Result<(), TestCaseError> {
+    let error = error(line);
+    match (serde_json::from_slice::<Value>(line), error) {
+        (Ok(_), Some(reason)) => prop_assert!(is_no_message(reason), "{reason:?}"),
         // JSON's grammar sets no limit for numbers, but `serde_json` refuses numbers that are too large for a double.
         (Err(theirs), None) => {
             prop_assert!(theirs.to_string().contains("out of range"), "{theirs}")
@@ -390,22 +390,22 @@ proptest! {
         space in prop::collection::vec("[ \t\r\n]{0,3}", 1..5),
         order in Just([0, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
     ) {
-        let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
+        let name = |name: &str| escaped(name, if escape_names { &escape } else { &[] });
         // An absent field is left out, or is null.
         let null = || nulls.then(|| "null".to_owned());
         let optional = |field: &str, value: Option<String>| value.or_else(null).map(|value| (name(field), value));
         let (data_name, value, meaning) = match &data {
-            Data::Json(Value::String(text)) => ("data", written(text, &escape), text.clone().into_bytes()),
+            Data::Json(Value::String(text)) => ("data", escaped(text, &escape), text.clone().into_bytes()),
             Data::Json(value) => {
                 let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
                 let text = text.unwrap();
                 ("data", text.clone(), text.into_bytes())
             }
-            Data::Bytes(bytes) => ("data_base64", written(&STANDARD.encode(bytes), &escape), bytes.clone()),
+            Data::Bytes(bytes) => ("data_base64", escaped(&STANDARD.encode(bytes), &escape), bytes.clone()),
         };
-        let mut fields = vec![(name("topic"), written(&topic, &escape)), (name(data_name), value)];
+        let mut fields = vec![(name("topic"), escaped(&topic, &escape)), (name(data_name), value)];
         for (field, text) in ["content_type", "event", "key", "idempotency_key"].into_iter().zip(&others) {
-            fields.extend(optional(field, text.as_ref().map(|text| written(text, &escape))));
+            fields.extend(optional(field, text.as_ref().map(|text| escaped(text, &escape))));
         }
         fields.extend(optional("ttl_s", ttl_s.map(|ttl_s| ttl_s.to_string())));
         fields.extend(matches!(data, Data::Json(_)).then(|| optional("data_base64", None)).flatten());
@@ -433,11 +433,11 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_without_a_panic(line in any::<Vec<u8>>()) {
-        agrees(&line)?;
+        assert_same_as_serde(&line)?;
     }
 
     #[test]
-    fn a_damaged_line_is_judged_as_json_is(
+    fn damaged_line_is_judged_as_by_a_json_parser(
         value in json(),
         cuts in prop::collection::vec((any::<Index>(), 0..3_usize, prop::option::of(prop_oneof![
             any::<u8>(),
@@ -450,16 +450,16 @@ proptest! {
             let end = line.len().min(at + removed);
             line.splice(at..end, added);
         }
-        agrees(&line)?;
+        assert_same_as_serde(&line)?;
     }
 
     #[test]
-    fn a_soup_of_tokens_is_judged_as_json_is(tokens in prop::collection::vec(select(vec![
+    fn random_tokens_are_judged_as_by_a_json_parser(tokens in prop::collection::vec(select(vec![
         "{", "}", "[", "]", ":", ",", " ", "\"a\"", "\"", "\\", "\\u", "d83d", "\\n", "0", "1", "-", "+", ".", "e", "E",
         "null", "true", "fals", "\t", "ä",
     ]), 0..9)) {
         let value = tokens.concat();
-        agrees(format!("{{\"topic\":\"t\",\"data\":{value}}}").as_bytes())?;
+        assert_same_as_serde(format!("{{\"topic\":\"t\",\"data\":{value}}}").as_bytes())?;
         match serde_json::from_str::<Value>(&value) {
             Ok(Value::String(text)) => prop_assert_eq!(data(&value), Ok(text)),
             Ok(_) => prop_assert_eq!(data(&value), Ok(value.trim().to_owned())),
@@ -492,18 +492,18 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_what_stands_between_line_ends(lines in prop::collection::vec("[a-z ]{0,9}", 0..6), ended in any::<bool>()) {
+    fn lines_are_split_at_line_ends(lines in prop::collection::vec("[a-z ]{0,9}", 0..6), ended in any::<bool>()) {
         let mut body = lines.join("\n");
         if ended {
             body.push('\n');
         }
-        let (mut rest, mut seen) = (body.as_bytes(), Vec::new());
+        let (mut rest, mut lines) = (body.as_bytes(), Vec::new());
         while !rest.is_empty() {
-            let (line, after) = split_line(rest);
-            seen.push(line);
-            rest = after;
+            let (line, remaining) = split_line(rest);
+            lines.push(line);
+            rest = remaining;
         }
         let expected: Vec<&[u8]> = body.lines().map(|line| line.as_bytes().trim_ascii()).collect();
-        prop_assert_eq!(seen, expected);
+        prop_assert_eq!(lines, expected);
     }
 }

@@ -127,19 +127,19 @@ fn bad_event_is_refused_with_the_field_that_is_wrong() {
 }
 
 #[test]
-fn event_that_is_written_is_the_json_that_was_meant() {
-    let written = |channel: Option<&str>, data, user: &str| {
+fn written_event_is_the_intended_json() {
+    let write_event = |channel: Option<&str>, data, user: &str| {
         let mut out = Vec::new();
         let channel = channel.map(str::as_bytes);
         write_event("a\"b".as_bytes(), channel, data, user.as_bytes(), &mut out);
         serde_json::from_slice::<Value>(&out).unwrap()
     };
     assert_eq!(
-        written(Some("news"), EventData::Text(b"{\"a\":1}"), ""),
+        write_event(Some("news"), EventData::Text(b"{\"a\":1}"), ""),
         json!({"event": "a\"b", "channel": "news", "data": "{\"a\":1}"})
     );
     assert_eq!(
-        written(None, EventData::Value(b"{\"a\":1}"), "ann"),
+        write_event(None, EventData::Value(b"{\"a\":1}"), "ann"),
         json!({"event": "a\"b", "data": {"a": 1}, "user_id": "ann"})
     );
 }
@@ -192,7 +192,7 @@ fn names_with_other_characters_are_no_channels_and_no_socket_ids() {
 
 #[test]
 fn codes_are_in_the_order_of_their_numbers() {
-    assert!(ErrorCode::ALL.is_sorted_by_key(|known| known.code));
+    assert!(ErrorCode::ALL.is_sorted_by_key(|code| code.code));
     assert_eq!(
         ErrorCode::UNAUTHORIZED.to_string(),
         "4009: Connection is unauthorized"

@@ -6,15 +6,15 @@ use crore_wire::sse::{
 use proptest::prelude::*;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct OwnedEvent {
     id: Option<Vec<u8>>,
     event: Option<Vec<u8>>,
     data: Vec<u8>,
     retry: Option<u32>,
 }
 
-fn seen(event: Event<'_>) -> Seen {
-    Seen {
+fn to_owned_event(event: Event<'_>) -> OwnedEvent {
+    OwnedEvent {
         id: event.id.map(<[u8]>::to_vec),
         event: event.event.map(<[u8]>::to_vec),
         data: event.data.to_vec(),
@@ -22,35 +22,42 @@ fn seen(event: Event<'_>) -> Seen {
     }
 }
 
-fn run(stream: &[u8], cuts: &[usize], limit: usize) -> (Vec<Seen>, Result<(), TooLong>) {
+fn run(stream: &[u8], cuts: &[usize], limit: usize) -> (Vec<OwnedEvent>, Result<(), TooLong>) {
     let mut parser = Parser::new(limit);
-    let mut all = Vec::new();
+    let mut events = Vec::new();
     let mut at = 0;
     for &cut in cuts.iter().chain([&stream.len()]) {
         if parser
-            .push(&stream[at..cut], |event| all.push(seen(event)))
+            .push(&stream[at..cut], |event| events.push(to_owned_event(event)))
             .is_err()
         {
-            return (all, Err(TooLong));
+            return (events, Err(TooLong));
         }
         at = cut;
     }
-    (all, Ok(()))
+    (events, Ok(()))
 }
 
-fn same_for_every_split(stream: &[u8], limit: usize) -> (Vec<Seen>, Result<(), TooLong>) {
-    let whole = run(stream, &[], limit);
+fn assert_same_for_every_split(
+    stream: &[u8],
+    limit: usize,
+) -> (Vec<OwnedEvent>, Result<(), TooLong>) {
+    let uncut = run(stream, &[], limit);
     for cut in 0..=stream.len() {
-        assert_eq!(run(stream, &[cut], limit), whole, "cut at {cut}");
+        assert_eq!(run(stream, &[cut], limit), uncut, "cut at {cut}");
     }
-    let every: Vec<usize> = (0..stream.len()).collect();
-    assert_eq!(run(stream, &every, limit), whole, "cut at every byte");
-    whole
+    let cut_positions: Vec<usize> = (0..stream.len()).collect();
+    assert_eq!(
+        run(stream, &cut_positions, limit),
+        uncut,
+        "cut at every byte"
+    );
+    uncut
 }
 
 /// The ids and the data of a stream's events.
 fn events(stream: &str) -> Vec<(Option<String>, String)> {
-    let (events, result) = same_for_every_split(stream.as_bytes(), 1000);
+    let (events, result) = assert_same_for_every_split(stream.as_bytes(), 1000);
     assert_eq!(result, Ok(()));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     events
@@ -64,7 +71,7 @@ fn data(stream: &str) -> Vec<String> {
 }
 
 #[test]
-fn large_data_gets_its_room_at_once() {
+fn large_data_is_allocated_at_once() {
     for line in ["\n", "\r\n", "a\r", "a longer line without an end "] {
         let data = line.repeat(100_000);
         let mut out = Vec::new();
@@ -124,25 +131,32 @@ fn lines_end_with_any_of_the_three_endings() {
 fn fields_follow_the_rules() {
     // A byte order mark is ignored only at the very beginning. An id with NUL is ignored. An id holds for later events too.
     assert_eq!(data("data: a\n\n\u{feff}data: b\n\n"), ["a"]);
-    let kept = |id: &str, data: &str| (Some(id.to_string()), data.to_string());
+    let expected_event = |id: &str, data: &str| (Some(id.to_string()), data.to_string());
     assert_eq!(
         events("id: 1\ndata: a\n\nid: 2\0\ndata: b\n\nid: 3\n\ndata: c\n\n"),
-        [kept("1", "a"), kept("1", "b"), kept("3", "c")]
+        [
+            expected_event("1", "a"),
+            expected_event("1", "b"),
+            expected_event("3", "c")
+        ]
     );
     let stream = b"event: x\n\nretry: 12\nretry: 1x\nretry\nData: no\nother: no\ndata: a\n\n";
-    let expected = Seen {
+    let expected = OwnedEvent {
         data: b"a".to_vec(),
         retry: Some(12),
-        ..Seen::default()
+        ..OwnedEvent::default()
     };
-    assert_eq!(same_for_every_split(stream, 100), (vec![expected], Ok(())));
-    let (all, _) = run(
+    assert_eq!(
+        assert_same_for_every_split(stream, 100),
+        (vec![expected], Ok(()))
+    );
+    let (events, _) = run(
         b"retry: 99999999999999999999\nevent: y\ndata:\n\n",
         &[],
         100,
     );
-    assert_eq!(all[0].retry, Some(u32::MAX));
-    assert_eq!(all[0].event.as_deref(), Some(&b"y"[..]));
+    assert_eq!(events[0].retry, Some(u32::MAX));
+    assert_eq!(events[0].event.as_deref(), Some(&b"y"[..]));
 }
 
 #[test]
@@ -155,10 +169,10 @@ fn the_limit_holds_for_lines_and_for_data() {
         (b"data:12345\ndata:12345\n\n", false),
         (b"data:12345\n\ndata:12345\n\n", true),
     ];
-    for (stream, fits) in table {
+    for (stream, is_within_limit) in table {
         assert_eq!(
-            same_for_every_split(stream, 10).1.is_ok(),
-            *fits,
+            assert_same_for_every_split(stream, 10).1.is_ok(),
+            *is_within_limit,
             "{stream:?}"
         );
     }
@@ -202,14 +216,14 @@ proptest! {
                 data.as_bytes(),
             );
             write_comment(&mut stream, &comment);
-            expected.push(Seen {
+            expected.push(OwnedEvent {
                 id: id.as_ref().map(bytes),
                 event: event.as_ref().map(bytes),
                 data: data.replace("\r\n", "\n").replace('\r', "\n").into_bytes(),
                 retry: Some(retry),
             });
         }
-        prop_assert_eq!(same_for_every_split(&stream, 10_000), (expected, Ok(())));
+        prop_assert_eq!(assert_same_for_every_split(&stream, 10_000), (expected, Ok(())));
     }
 
     #[test]
@@ -217,13 +231,13 @@ proptest! {
         stream in "(data|id|event|retry|[: \r\n\u{feff}\0a7]){0,30}",
         limit in 0_usize..40,
     ) {
-        let _ = same_for_every_split(stream.as_bytes(), limit);
+        let _ = assert_same_for_every_split(stream.as_bytes(), limit);
     }
 
     #[test]
     fn arbitrary_bytes_read_alike_for_every_split(
         stream in prop::collection::vec(any::<u8>(), 0..60),
     ) {
-        let _ = same_for_every_split(&stream, 20);
+        let _ = assert_same_for_every_split(&stream, 20);
     }
 }

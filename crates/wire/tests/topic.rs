@@ -35,7 +35,7 @@ fn a_path_names_a_topic() {
     ] {
         assert_eq!(path(raw).as_deref(), Ok(name), "{raw}");
     }
-    for (raw, why) in [
+    for (raw, error) in [
         ("", TopicError::Empty),
         ("/", TopicError::EmptyLevel),
         ("/a", TopicError::EmptyLevel),
@@ -61,7 +61,7 @@ fn a_path_names_a_topic() {
         ("a+b", TopicError::Wildcard),
         ("a/%23", TopicError::Wildcard),
     ] {
-        assert_eq!(path(raw), Err(why), "{raw}");
+        assert_eq!(path(raw), Err(error), "{raw}");
     }
     assert_eq!(
         path(&"a".repeat(MAX + 1)),
@@ -109,14 +109,18 @@ fn names_and_filters_are_checked() {
     );
     assert!(topic::is_reserved(b"$SYS") && !topic::is_reserved(b"a$") && !topic::is_reserved(b""));
 
-    for good in ["#", "+", "a/+/#", "+/+", "/", "a//b", "/+", "+/a/#"] {
-        assert_eq!(topic::check_filter(good.as_bytes(), MAX), Ok(()), "{good}");
-    }
-    for bad in ["#/a", "a#", "a/#/b", "a+", "+a/b", "##", "a/b#"] {
+    for valid in ["#", "+", "a/+/#", "+/+", "/", "a//b", "/+", "+/a/#"] {
         assert_eq!(
-            topic::check_filter(bad.as_bytes(), MAX),
+            topic::check_filter(valid.as_bytes(), MAX),
+            Ok(()),
+            "{valid}"
+        );
+    }
+    for invalid in ["#/a", "a#", "a/#/b", "a+", "+a/b", "##", "a/b#"] {
+        assert_eq!(
+            topic::check_filter(invalid.as_bytes(), MAX),
             Err(TopicError::Misplaced),
-            "{bad}"
+            "{invalid}"
         );
     }
     let long = TopicError::TooLong { len: 3, max: 2 };
@@ -175,7 +179,7 @@ fn hashes_never_change() {
 }
 
 #[test]
-fn queries_fall_into_raw_pairs() {
+fn queries_are_split_into_raw_pairs() {
     let pairs: Vec<_> = form::pairs(b"a=b&&topic=x%3D=y&flag&=v").collect();
     let expected: [(&[u8], &[u8]); 4] = [
         (b"a", b"b"),
@@ -212,20 +216,20 @@ fn filters_of_other_servers_are_recognised() {
         (">", "#"),
         ("a.b/>", "a.b/#"),
     ] {
-        let meant = topic::suggested_filter(foreign.as_bytes());
-        assert_eq!(meant.as_deref(), Some(meant_by_it), "{foreign}");
+        let suggested = topic::suggested_filter(foreign.as_bytes());
+        assert_eq!(suggested.as_deref(), Some(meant_by_it), "{foreign}");
     }
-    for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b", "a/>/b"] {
-        assert_eq!(topic::suggested_filter(own.as_bytes()), None, "{own}");
+    for filter in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b", "a/>/b"] {
+        assert_eq!(topic::suggested_filter(filter.as_bytes()), None, "{filter}");
     }
     assert_eq!(topic::suggested_filter(b"\xff/*"), None);
 }
 
-fn percent_encode(bytes: &[u8], must: impl Fn(u8) -> bool) -> String {
+fn percent_encode(bytes: &[u8], must_encode: impl Fn(u8) -> bool) -> String {
     bytes
         .iter()
         .map(|&b| {
-            if must(b) {
+            if must_encode(b) {
                 format!("%{b:02X}")
             } else {
                 char::from(b).to_string()
@@ -260,13 +264,13 @@ proptest! {
     #[test]
     fn names_survive_paths_and_queries(levels in prop::collection::vec("\\PC{1,6}".prop_filter("plain", |l| is_plain(l)), 1..4)) {
         let name = levels.join("/");
-        let needed = |b: u8| !b.is_ascii_alphanumeric();
-        let raw: Vec<String> = levels.iter().map(|l| percent_encode(l.as_bytes(), needed)).collect();
+        let must_encode = |b: u8| !b.is_ascii_alphanumeric();
+        let raw: Vec<String> = levels.iter().map(|l| percent_encode(l.as_bytes(), must_encode)).collect();
         let mut out = Vec::new();
         topic::from_path(raw.join("/").as_bytes(), 1000, &mut out).unwrap();
         prop_assert_eq!(&out[..], name.as_bytes());
         out.clear();
-        topic::from_query(percent_encode(name.as_bytes(), needed).as_bytes(), 1000, &mut out).unwrap();
+        topic::from_query(percent_encode(name.as_bytes(), must_encode).as_bytes(), 1000, &mut out).unwrap();
         prop_assert_eq!(&out[..], name.as_bytes());
         prop_assert_eq!(topic::check_name(&out, 1000), Ok(()));
     }
@@ -287,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn decoding_undoes_encoding(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn encoded_path_decodes_to_itself(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         let mut out = Vec::new();
         form::decode(percent_encode(&bytes, |_| true).as_bytes(), &mut out).unwrap();
         prop_assert_eq!(out, bytes);
@@ -298,28 +302,29 @@ proptest! {
 /// unless they mean the same, as `+/#` and `#` do.
 fn names() -> Vec<String> {
     let levels = ["a", "b", "", "x"];
-    let mut all: Vec<String> = ["a", "b", "", "x", "$a"].map(String::from).to_vec();
-    let mut last = all.clone();
+    let mut filters: Vec<String> = ["a", "b", "", "x", "$a"].map(String::from).to_vec();
+    let mut last = filters.clone();
     for _ in 0..3 {
         last = last
             .iter()
             .flat_map(|name| levels.map(|level| format!("{name}/{level}")))
             .collect();
-        all.extend(last.iter().cloned());
+        filters.extend(last.iter().cloned());
     }
-    all
+    filters
 }
 
 #[test]
-fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_and_meets_it_where_a_name_matches_both()
- {
+fn covers_and_overlaps_of_filters_agree_with_their_matches() {
     let levels = ["a", "b", "", "+", "#"];
     let first = ["a", "", "+", "#", "$a"];
     let mut filters: Vec<String> = first.map(String::from).to_vec();
-    for one in first {
-        for two in levels {
-            filters.push(format!("{one}/{two}"));
-            filters.extend(levels.map(|three| format!("{one}/{two}/{three}")));
+    for first_level in first {
+        for second_level in levels {
+            filters.push(format!("{first_level}/{second_level}"));
+            filters.extend(
+                levels.map(|third_level| format!("{first_level}/{second_level}/{third_level}")),
+            );
         }
     }
     filters.retain(|filter| topic::check_filter(filter.as_bytes(), MAX).is_ok());
@@ -327,24 +332,24 @@ fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_and_meets_i
     for granted in &filters {
         for filter in &filters {
             let (g, f) = (granted.as_bytes(), filter.as_bytes());
-            let mut outside = names.iter().filter(|name| {
+            let mut names_outside = names.iter().filter(|name| {
                 topic::matches(f, name.as_bytes()) && !topic::matches(g, name.as_bytes())
             });
-            let covers = outside.next().is_none();
+            let covers = names_outside.next().is_none();
             // `+/#` is another way to write `#`, but `covers` does not recognize that. So it grants too little, and never too much.
             if filter != "#" || granted != "+/#" {
                 assert_eq!(topic::covers(g, f), covers, "{granted} covers {filter}");
             }
-            let both = names.iter().any(|name| {
+            let meet = names.iter().any(|name| {
                 topic::matches(f, name.as_bytes()) && topic::matches(g, name.as_bytes())
             });
-            assert_eq!(topic::overlaps(g, f), both, "{granted} overlaps {filter}");
+            assert_eq!(topic::overlaps(g, f), meet, "{granted} overlaps {filter}");
             let intersection = topic::intersection(g, f);
             for name in names.iter().map(String::as_bytes) {
                 let is_in_both = topic::matches(g, name) && topic::matches(f, name);
-                let is_in_it = |it: &Vec<u8>| topic::matches(it, name);
+                let is_covered = |filter: &Vec<u8>| topic::matches(filter, name);
                 assert_eq!(
-                    intersection.as_ref().is_some_and(is_in_it),
+                    intersection.as_ref().is_some_and(is_covered),
                     is_in_both,
                     "{granted} and {filter}"
                 );

@@ -61,7 +61,7 @@ fn bad_data_is_refused() {
 }
 
 #[test]
-fn a_bomb_stops_at_the_limit() {
+fn inflate_bomb_stops_at_the_limit() {
     let bomb = compressed(&vec![0; 16 << 20], 9);
     assert!(bomb.len() < 32 << 10);
     let mut out = Vec::new();
@@ -76,7 +76,7 @@ fn a_compressor_is_small_until_used_and_forgets_each_message() {
     assert!(size_of::<Compressor>() <= 16);
     let mut compressor = Compressor::new();
     let text = b"the same text, the same text again".repeat(3);
-    let mut all = Vec::new();
+    let mut payloads = Vec::new();
     for level in [1, 6, 6, 9, 1] {
         let mut out = Vec::new();
         compressor.compress(&text, level, &mut out);
@@ -86,9 +86,9 @@ fn a_compressor_is_small_until_used_and_forgets_each_message() {
             "no context from earlier messages"
         );
         assert_eq!(inflated(&out, text.len()).as_deref(), Ok(&text[..]));
-        all.push(out);
+        payloads.push(out);
     }
-    assert!(all.iter().all(|out| out.len() < text.len()));
+    assert!(payloads.iter().all(|out| out.len() < text.len()));
 }
 
 fn body() -> impl Strategy<Value = Vec<u8>> {
@@ -115,8 +115,8 @@ proptest! {
     fn compressed_data_inflates_to_itself(data in body(), level in 1_u8..=9) {
         let packed = compressed(&data, level);
         prop_assert!(packed.len() <= data.len() + data.len() / 8 + 64);
-        let back = inflated(&packed, data.len());
-        prop_assert!(back.as_deref() == Ok(&data[..]));
+        let unpacked = inflated(&packed, data.len());
+        prop_assert!(unpacked.as_deref() == Ok(&data[..]));
         if !data.is_empty() {
             prop_assert_eq!(inflated(&packed, data.len() - 1), Err(InflateError::TooBig));
         }

@@ -23,21 +23,21 @@ proptest! {
     }
 
     #[test]
-    fn masking_in_pieces_is_masking_at_once(
+    fn masking_in_pieces_equals_masking_at_once(
         data in prop::collection::vec(any::<u8>(), 0..70),
         mask in any::<[u8; 4]>(),
         cut in any::<prop::sample::Index>(),
     ) {
         let cut = cut.index(data.len() + 1);
-        let (mut whole, mut pieces) = (data.clone(), data);
-        apply_mask(&mut whole, mask, 0);
+        let (mut masked_at_once, mut pieces) = (data.clone(), data);
+        apply_mask(&mut masked_at_once, mask, 0);
         apply_mask(&mut pieces[..cut], mask, 0);
         apply_mask(&mut pieces[cut..], mask, cut);
-        prop_assert_eq!(whole, pieces);
+        prop_assert_eq!(masked_at_once, pieces);
     }
 
     #[test]
-    fn frames_come_back(
+    fn frames_decode_to_themselves(
         data in prop::collection::vec(any::<u8>(), 0..300),
         mask in any::<[u8; 4]>(),
     ) {
@@ -97,12 +97,12 @@ fn a_long_close_reason_is_cut_at_a_character() {
 }
 
 #[test]
-fn opcodes_survive_their_bits() {
-    let known: Vec<u8> = (0..=255)
+fn opcodes_round_trip_through_their_bits() {
+    let opcodes: Vec<u8> = (0..=255)
         .filter(|&bits| Opcode::from_repr(bits).is_some())
         .collect();
-    assert_eq!(known, [0, 1, 2, 8, 9, 10]);
-    for bits in known {
+    assert_eq!(opcodes, [0, 1, 2, 8, 9, 10]);
+    for bits in opcodes {
         let opcode = Opcode::from_repr(bits).unwrap();
         assert_eq!(opcode.bits(), bits);
         assert_eq!(opcode.is_control(), bits >= 8);

@@ -15,7 +15,7 @@ fn the_accept_key_is_the_rfc_s() {
     );
     // The unused bits of the last character may be set.
     assert!(accept_key(b"dGhlIHNhbXBsZSBub25jZR==").is_some());
-    let wrong: [&[u8]; 7] = [
+    let invalid: [&[u8]; 7] = [
         b"",
         b"dGhlIHNhbXBsZSBub25jZQ",
         b"dGhlIHNhbXBsZSBub25j",
@@ -24,7 +24,7 @@ fn the_accept_key_is_the_rfc_s() {
         b"dGhlIHNhbXBsZSBub25jZ*==",
         b"dGhlIHNhbXBsZSBub25jZQ== ",
     ];
-    for key in wrong {
+    for key in invalid {
         assert_eq!(accept_key(key), None, "{key:?}");
     }
 }
@@ -102,9 +102,9 @@ fn offers_are_accepted_only_if_they_can_be_honoured() {
 
 #[test]
 fn the_client_s_first_known_subprotocol_is_chosen() {
-    let known = ["ws+meta.nchan", "other"];
+    let supported = ["ws+meta.nchan", "other"];
     let choose = |values: &[&'static str]| {
-        choose_subprotocol(values.iter().map(|value| value.as_bytes()), &known)
+        choose_subprotocol(values.iter().map(|value| value.as_bytes()), &supported)
     };
     assert_eq!(choose(&["x, ws+meta.nchan"]), Some("ws+meta.nchan"));
     assert_eq!(choose(&["x", "other , ws+meta.nchan"]), Some("other"));
@@ -114,7 +114,7 @@ fn the_client_s_first_known_subprotocol_is_chosen() {
 }
 
 #[test]
-fn the_client_request_is_whole() {
+fn client_request_is_a_complete_head() {
     let mut out = Vec::new();
     let key = client_key(*b"the sample nonce");
     write_client_request(&mut out, "h:1", "/sub/a", &key, &[("Origin", "http://h:1")]);

@@ -16,7 +16,7 @@ fn error_codes_are_100_to_112_and_two_are_temporary() {
 }
 
 #[test]
-fn clients_reconnect_after_codes_below_3500_and_stay_away_after_the_others() {
+fn clients_reconnect_after_codes_below_3500_only() {
     for disconnect in Disconnect::ALL {
         assert_eq!(
             Disconnect::reconnects(disconnect.code),

@@ -3,14 +3,14 @@
 use crore_wire::centrifugo::fossil;
 use proptest::prelude::*;
 
-fn create(old: &[u8], new: &[u8]) -> Vec<u8> {
+fn create_delta(old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     fossil::create(old, new, &mut Vec::new(), &mut out);
     out
 }
 
 /// Reads a number. Returns it, and the byte behind it, which is consumed too.
-fn number(delta: &mut &[u8]) -> (usize, u8) {
+fn read_number(delta: &mut &[u8]) -> (usize, u8) {
     let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
     let mut value = 0;
     loop {
@@ -25,13 +25,13 @@ fn number(delta: &mut &[u8]) -> (usize, u8) {
 
 /// Applies a delta as clients do.
 fn apply(old: &[u8], mut delta: &[u8]) -> Vec<u8> {
-    let (len, end) = number(&mut delta);
+    let (len, end) = read_number(&mut delta);
     assert_eq!(end, b'\n');
     let mut new = Vec::new();
     loop {
-        match number(&mut delta) {
+        match read_number(&mut delta) {
             (len, b'@') => {
-                let (offset, end) = number(&mut delta);
+                let (offset, end) = read_number(&mut delta);
                 assert_eq!(end, b',');
                 new.extend_from_slice(&old[offset..offset + len]);
             }
@@ -57,7 +57,7 @@ fn apply(old: &[u8], mut delta: &[u8]) -> Vec<u8> {
 
 #[test]
 fn deltas_have_the_form_of_fossil() {
-    for (old, new, delta) in [
+    for (old, new, expected_start) in [
         ("", "", "0\n0;"),
         ("", "abc", "3\n3:abc1XObC0;"),
         (
@@ -71,10 +71,10 @@ fn deltas_have_the_form_of_fossil() {
             "f\nQ@0,3:1.7D@T,",
         ),
     ] {
-        let made = create(old.as_bytes(), new.as_bytes());
-        assert_eq!(apply(old.as_bytes(), &made), new.as_bytes());
-        let made = String::from_utf8(made).expect("ASCII");
-        assert!(made.starts_with(delta), "{made:?} for {delta:?}");
+        let delta = create_delta(old.as_bytes(), new.as_bytes());
+        assert_eq!(apply(old.as_bytes(), &delta), new.as_bytes());
+        let delta = String::from_utf8(delta).expect("ASCII");
+        assert!(delta.starts_with(expected_start), "{delta:?}");
     }
 }
 
@@ -82,9 +82,9 @@ fn deltas_have_the_form_of_fossil() {
 fn a_moved_part_is_copied() {
     let old: Vec<u8> = (0..4000_u32).map(|n| (n * n % 251) as u8).collect();
     let new = [&old[2000..], b"new", &old[..2000]].concat();
-    let delta = create(&old, &new);
-    assert!(delta.len() < 40, "{}", delta.len());
-    assert_eq!(apply(&old, &delta), new);
+    let expected_start = create_delta(&old, &new);
+    assert!(expected_start.len() < 40, "{}", expected_start.len());
+    assert_eq!(apply(&old, &expected_start), new);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_text_that_repeats_one_block_is_copied_and_the_table_stays_small() {
 }
 
 /// An old text of random pieces, and a new text of some of these pieces, a few of them edited.
-fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+fn old_and_new() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let piece = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..80),
         prop::collection::vec(0_u8..2, 0..80),
@@ -122,18 +122,18 @@ fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn a_delta_makes_the_new_text((old, new) in pair()) {
-        let delta = create(&old, &new);
+    fn a_delta_makes_the_new_text((old, new) in old_and_new()) {
+        let delta = create_delta(&old, &new);
         prop_assert!(delta.len() <= new.len() + 24);
         prop_assert_eq!(apply(&old, &delta), new);
     }
 
     #[test]
-    fn a_delta_of_texts_is_a_text(old in "[aéß€😀😁]{0,60}", cut in any::<prop::sample::Index>(), put in "[aéê€₭😀😂]{0,8}") {
+    fn a_delta_of_texts_is_a_text(old in "[aéß€😀😁]{0,60}", cut in any::<prop::sample::Index>(), inserted in "[aéê€₭😀😂]{0,8}") {
         let chars: Vec<char> = old.chars().collect();
         let at = cut.index(chars.len() + 1);
-        let new: String = chars[..at].iter().collect::<String>() + &put + &chars[at..].iter().skip(1).collect::<String>();
-        let delta = create(old.as_bytes(), new.as_bytes());
+        let new: String = chars[..at].iter().collect::<String>() + &inserted + &chars[at..].iter().skip(1).collect::<String>();
+        let delta = create_delta(old.as_bytes(), new.as_bytes());
         prop_assert!(std::str::from_utf8(&delta).is_ok());
         prop_assert_eq!(apply(old.as_bytes(), &delta), new.as_bytes());
     }

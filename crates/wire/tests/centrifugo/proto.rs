@@ -51,11 +51,11 @@ fn read_varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-pub fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+pub fn read_bytes<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let len = read_varint(bytes) as usize;
-    let (taken, rest) = bytes.split_at(len);
+    let (value, rest) = bytes.split_at(len);
     *bytes = rest;
-    taken
+    value
 }
 
 /// The JSON that means the same as a message with these fields.
@@ -78,7 +78,7 @@ pub fn to_json(mut bytes: &[u8], fields: &[(u32, &'static str, Kind)]) -> Value 
             continue;
         }
         assert_eq!(tag & 7, 2, "{name}");
-        let value = take(&mut bytes);
+        let value = read_bytes(&mut bytes);
         match kind {
             Kind::Text => {
                 let text = std::str::from_utf8(value).expect("UTF-8");

@@ -15,7 +15,7 @@ fn error(format: Format, frame: &[u8]) -> Error {
 }
 
 #[test]
-fn malformed_json_is_named() {
+fn error_names_what_is_malformed_in_json() {
     for (frame, expected) in [
         ("", Empty),
         ("\n", Empty),
@@ -90,7 +90,7 @@ fn malformed_json_is_named() {
 }
 
 #[test]
-fn malformed_protobuf_is_named() {
+fn error_names_what_is_malformed_in_protobuf() {
     for (message, expected) in [
         (&b"\x08"[..], Truncated),
         (b"\x08\x80", Truncated),
@@ -155,10 +155,10 @@ fn unknown_fields_of_every_type_are_ignored() {
 
 #[test]
 fn commands_subscriptions_and_headers_have_limits() {
-    for (format, one) in [(Json, &b"{}\n"[..]), (Protobuf, b"\0")] {
-        assert_eq!(read(format, &one.repeat(8), |_| ()), Ok(()));
+    for (format, command) in [(Json, &b"{}\n"[..]), (Protobuf, b"\0")] {
+        assert_eq!(read(format, &command.repeat(8), |_| ()), Ok(()));
         let mut count = 0;
-        let result = read(format, &one.repeat(9), |_| count += 1);
+        let result = read(format, &command.repeat(9), |_| count += 1);
         assert_eq!((result, count), (Err(TooManyCommands), 8));
     }
     for (count, subs, headers) in [

@@ -9,7 +9,7 @@ use crore_wire::centrifugo::{
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::proto::{Kind, take, to_json};
+use crate::proto::{Kind, read_bytes, to_json};
 
 const NO_DATA: Payload<'static> = Payload::Value(b"");
 
@@ -322,7 +322,7 @@ fn data_that_is_not_json_is_refused_in_json_only() {
         assert_eq!(out, b"before");
         let (Payload::Value(bytes) | Payload::Text(bytes)) = data;
         let protobuf = push(Protobuf, &value);
-        assert!(protobuf.windows(bytes.len()).any(|part| part == bytes));
+        assert!(protobuf.windows(bytes.len()).any(|window| window == bytes));
     }
 }
 
@@ -373,13 +373,13 @@ fn seed() -> impl Strategy<Value = Seed> {
 }
 
 /// Both forms must mean the same.
-fn agree(value: &Reply<'_>) {
+fn assert_same_reply(value: &Reply<'_>) {
     let json: Value = serde_json::from_slice(&reply(Json, value)).expect("JSON");
     let protobuf = reply(Protobuf, value);
     let mut rest = &protobuf[..];
-    let mut expected = to_json(take(&mut rest), REPLY);
+    let mut expected = to_json(read_bytes(&mut rest), REPLY);
     assert!(rest.is_empty());
-    named(&mut expected);
+    name_enums(&mut expected);
     if let Some(presence) = expected.get_mut("presence") {
         let presence = presence.as_object_mut().expect("an object");
         presence
@@ -395,18 +395,18 @@ fn agree(value: &Reply<'_>) {
     assert_eq!(json, expected);
 }
 
-fn agree_push(value: &Push<'_>) {
+fn assert_same_push(value: &Push<'_>) {
     let json: Value = serde_json::from_slice(&push(Json, value)).expect("JSON");
     let protobuf = push(Protobuf, value);
     let mut rest = &protobuf[..];
-    let mut expected = to_json(take(&mut rest), REPLY);
+    let mut expected = to_json(read_bytes(&mut rest), REPLY);
     assert!(rest.is_empty());
-    named(&mut expected);
+    name_enums(&mut expected);
     assert_eq!(json, expected);
 }
 
 /// Adds the empty texts that only JSON has.
-fn named(value: &mut Value) {
+fn name_enums(value: &mut Value) {
     match value {
         Value::Object(object) => {
             for (name, value) in object.iter_mut() {
@@ -416,17 +416,17 @@ fn named(value: &mut Value) {
                         value.entry(required).or_insert_with(|| "".into());
                     }
                 }
-                named(value);
+                name_enums(value);
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(named),
+        Value::Array(list) => list.iter_mut().for_each(name_enums),
         _ => {}
     }
 }
 
 proptest! {
     #[test]
-    fn both_forms_of_an_answer_mean_the_same(seed in seed()) {
+    fn json_and_protobuf_of_a_reply_mean_the_same(seed in seed()) {
         let text = |at: usize| seed.texts[at].as_str();
         let data = |at: usize| Payload::Value(seed.data[at].as_bytes());
         let info = ClientInfo { user: text(0), client: text(1), conn_info: data(0), chan_info: data(1) };
@@ -463,14 +463,14 @@ proptest! {
             session: text(2),
             node: text(3),
         };
-        let known = ClientInfo { user: "u", client: "c", ..info };
+        let without_info = ClientInfo { user: "u", client: "c", ..info };
         for answer in [
             Answer::Error(ErrorReply { code: 1000, message: text(0), temporary: seed.flags[0] }),
             Answer::Connect(connect),
             Answer::Subscribe(subscribed),
             Answer::Unsubscribe,
             Answer::Publish,
-            Answer::Presence(&[("x", known), ("y", known)]),
+            Answer::Presence(&[("x", without_info), ("y", without_info)]),
             Answer::PresenceStats { clients: seed.numbers[0] as u32, users: seed.numbers[1] as u32 },
             Answer::History(HistoryResult { publications: &publications, epoch: text(0), offset: seed.numbers[0] }),
             Answer::Ping,
@@ -478,7 +478,7 @@ proptest! {
             Answer::Refresh { client: text(0), version: text(1), ttl: seed.ttl },
             Answer::SubRefresh(seed.ttl),
         ] {
-            agree(&Reply { id: seed.numbers[2] as u32, answer });
+            assert_same_reply(&Reply { id: seed.numbers[2] as u32, answer });
         }
         for value in [
             Push::Publication(text(0), publication),
@@ -491,7 +491,7 @@ proptest! {
             Push::Disconnect { code: seed.numbers[0] as u32, reason: text(1), reconnect: seed.flags[0] },
             Push::Refresh(seed.ttl),
         ] {
-            agree_push(&value);
+            assert_same_push(&value);
         }
     }
 }

@@ -121,7 +121,7 @@ fn int() -> impl Strategy<Value = Value> {
 }
 
 /// A part of these fields, in this order.
-fn some(fields: Vec<(&'static str, u32, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+fn some_fields(fields: Vec<(&'static str, u32, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let fields: Vec<_> = fields
         .into_iter()
         .map(|(name, number, value)| {
@@ -134,7 +134,7 @@ fn some(fields: Vec<(&'static str, u32, BoxedStrategy<Value>)>) -> BoxedStrategy
 }
 
 fn subscribe() -> BoxedStrategy<Value> {
-    some(vec![
+    some_fields(vec![
         ("channel", 1, text().boxed()),
         ("token", 2, text().boxed()),
         ("recover", 3, flag().boxed()),
@@ -145,7 +145,7 @@ fn subscribe() -> BoxedStrategy<Value> {
         ("recoverable", 10, flag().boxed()),
         ("join_leave", 11, flag().boxed()),
         ("delta", 12, text().boxed()),
-        ("tf", 13, some(vec![("key", 2, text().boxed())])),
+        ("tf", 13, some_fields(vec![("key", 2, text().boxed())])),
         ("flag", 14, offset().boxed()),
         ("type", 15, int().boxed()),
     ])
@@ -159,7 +159,7 @@ fn map(value: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
 
 fn request() -> BoxedStrategy<Field> {
     let channel = || ("channel", 1, text().boxed());
-    let connect = some(vec![
+    let connect = some_fields(vec![
         ("token", 1, text().boxed()),
         ("data", 2, data().boxed()),
         ("subs", 3, map(subscribe())),
@@ -168,27 +168,27 @@ fn request() -> BoxedStrategy<Field> {
         ("headers", 6, map(text().boxed())),
         ("flag", 7, offset().boxed()),
     ]);
-    let since = some(vec![
+    let since = some_fields(vec![
         ("offset", 1, offset().boxed()),
         ("epoch", 2, text().boxed()),
     ]);
-    let history = some(vec![
+    let history = some_fields(vec![
         channel(),
         ("limit", 7, int().boxed()),
         ("since", 8, since),
         ("reverse", 9, flag().boxed()),
     ]);
-    let publish = some(vec![
+    let publish = some_fields(vec![
         channel(),
         ("data", 2, data().boxed()),
         ("type", 3, int().boxed()),
         ("key", 4, text().boxed()),
     ]);
-    let rpc = some(vec![
+    let rpc = some_fields(vec![
         ("data", 1, data().boxed()),
         ("method", 2, text().boxed()),
     ]);
-    let sub_refresh = some(vec![
+    let sub_refresh = some_fields(vec![
         channel(),
         ("token", 2, text().boxed()),
         ("type", 3, int().boxed()),
@@ -196,15 +196,19 @@ fn request() -> BoxedStrategy<Field> {
     let kinds = vec![
         ("connect", 4, connect),
         ("subscribe", 5, subscribe()),
-        ("unsubscribe", 6, some(vec![channel()])),
+        ("unsubscribe", 6, some_fields(vec![channel()])),
         ("publish", 7, publish),
-        ("presence", 8, some(vec![channel()])),
-        ("presence_stats", 9, some(vec![channel()])),
+        ("presence", 8, some_fields(vec![channel()])),
+        ("presence_stats", 9, some_fields(vec![channel()])),
         ("history", 10, history),
-        ("ping", 11, some(vec![])),
-        ("send", 12, some(vec![("data", 1, data().boxed())])),
+        ("ping", 11, some_fields(vec![])),
+        ("send", 12, some_fields(vec![("data", 1, data().boxed())])),
         ("rpc", 13, rpc),
-        ("refresh", 14, some(vec![("token", 1, text().boxed())])),
+        (
+            "refresh",
+            14,
+            some_fields(vec![("token", 1, text().boxed())]),
+        ),
         ("sub_refresh", 15, sub_refresh),
     ];
     let kinds = kinds
@@ -215,16 +219,16 @@ fn request() -> BoxedStrategy<Field> {
 
 proptest! {
     #[test]
-    fn a_command_means_the_same_in_both_forms(id in 1..=u32::MAX, request in request(), escaped in any::<bool>()) {
+    fn json_and_protobuf_of_a_command_mean_the_same(id in 1..=u32::MAX, request in request(), escaped in any::<bool>()) {
         let command = vec![("id", 1, Value::Number(id.into())), request];
         let mut line = String::new();
         to_json(&Value::Message(command.clone()), escaped, &mut line);
         let mut frame = Vec::new();
         delimited(&message(&command), &mut frame);
-        let (mut one, mut two) = (Scratch::default(), Scratch::default());
-        let json = Commands::new(Json, line.as_bytes(), LIMITS).next(&mut one);
+        let (mut json_scratch, mut protobuf_scratch) = (Scratch::default(), Scratch::default());
+        let json = Commands::new(Json, line.as_bytes(), LIMITS).next(&mut json_scratch);
         let json = json.expect("a command").expect("valid");
-        let protobuf = Commands::new(Protobuf, &frame, LIMITS).next(&mut two);
+        let protobuf = Commands::new(Protobuf, &frame, LIMITS).next(&mut protobuf_scratch);
         let protobuf = protobuf.expect("a command").expect("valid");
         prop_assert_eq!(json, protobuf);
         prop_assert_eq!(json.id, id);

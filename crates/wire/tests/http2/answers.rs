@@ -4,7 +4,7 @@ use crore_wire::http::response::ResponseHead;
 use crore_wire::http2::frame::{END_HEADERS, END_STREAM, Kind};
 use crore_wire::http2::hpack::decode::Decoder;
 
-use crate::peer::{Got, Peer, frame, request, u32_at};
+use crate::peer::{OwnedEvent, Peer, frame, request, u32_at};
 
 fn fields(block: &[u8]) -> Vec<(String, String)> {
     let mut list = Vec::new();
@@ -46,9 +46,9 @@ fn an_answer_of_http_1_is_written_as_frames() {
             .send_data(1, &answer[len..], true, &mut peer.out),
         4
     );
-    let written = peer.written();
+    let take_written = peer.take_written_frames();
     assert_eq!(
-        (written[0].0.kind, written[0].0.flags),
+        (take_written[0].0.kind, take_written[0].0.flags),
         (Kind::Headers as u8, END_HEADERS)
     );
     let expected = [
@@ -58,9 +58,9 @@ fn an_answer_of_http_1_is_written_as_frames() {
         ("content-length", "4"),
     ];
     let expected = expected.map(|(name, value)| (name.to_string(), value.to_string()));
-    assert_eq!(fields(&written[0].1), expected);
+    assert_eq!(fields(&take_written[0].1), expected);
     assert_eq!(
-        (written[1].0.flags, &written[1].1[..]),
+        (take_written[1].0.flags, &take_written[1].1[..]),
         (END_STREAM, &b"body"[..])
     );
     assert_eq!(peer.connection.streams(), 0);
@@ -77,7 +77,7 @@ fn informational_heads_come_before_the_answer() {
             .unwrap();
     }
     let statuses: Vec<String> = peer
-        .written()
+        .take_written_frames()
         .iter()
         .map(|(_, block)| fields(block)[0].1.clone())
         .collect();
@@ -93,13 +93,13 @@ fn a_long_head_continues() {
     peer.connection
         .respond(1, &answer, true, &mut peer.out)
         .unwrap();
-    let written = peer.written();
-    let shape: Vec<(u8, u8)> = written
+    let take_written = peer.take_written_frames();
+    let kinds_and_flags: Vec<(u8, u8)> = take_written
         .iter()
         .map(|(header, _)| (header.kind, header.flags))
         .collect();
-    assert_eq!(shape, [(1, END_STREAM), (9, 0), (9, END_HEADERS)]);
-    let block: Vec<u8> = written
+    assert_eq!(kinds_and_flags, [(1, END_STREAM), (9, 0), (9, END_HEADERS)]);
+    let block: Vec<u8> = take_written
         .into_iter()
         .flat_map(|(_, payload)| payload)
         .collect();
@@ -114,10 +114,10 @@ fn an_answer_before_the_end_of_its_request_ends_the_stream() {
     peer.connection
         .respond(1, &answer, true, &mut peer.out)
         .unwrap();
-    let written = peer.written();
-    assert_eq!(written.len(), 2);
+    let take_written = peer.take_written_frames();
+    assert_eq!(take_written.len(), 2);
     assert_eq!(
-        (written[1].0.kind, u32_at(&written[1].1, 0)),
+        (take_written[1].0.kind, u32_at(&take_written[1].1, 0)),
         (Kind::ResetStream as u8, 0)
     );
     assert_eq!(peer.connection.streams(), 0);
@@ -145,11 +145,11 @@ fn both_directions_of_a_tunnel_end_on_their_own() {
         .unwrap();
     let expected = [(":status", "200"), ("sec-websocket-protocol", "z")];
     assert_eq!(
-        fields(&peer.written()[0].1),
+        fields(&peer.take_written_frames()[0].1),
         expected.map(|(a, b)| (a.to_string(), b.to_string()))
     );
     peer.connection.send_data(1, b"close", true, &mut peer.out);
-    assert_eq!(peer.written().len(), 1);
+    assert_eq!(peer.take_written_frames().len(), 1);
     // The answer has ended, the request goes on.
     assert_eq!(
         peer.connection.send_data(1, b"more", true, &mut peer.out),
@@ -157,13 +157,13 @@ fn both_directions_of_a_tunnel_end_on_their_own() {
     );
     assert_eq!(peer.connection.respond(1, head, true, &mut peer.out), None);
     assert!(peer.out.is_empty());
-    let got = peer.send(Kind::Data, END_STREAM, 1, b"close");
+    let events = peer.send(Kind::Data, END_STREAM, 1, b"close");
     assert_eq!(
-        got,
-        [Got::Data {
+        events,
+        [OwnedEvent::Data {
             stream: 1,
             data: b"close".to_vec(),
-            ends: true
+            ends_stream: true
         }]
     );
     assert_eq!(peer.connection.streams(), 0);
@@ -182,7 +182,7 @@ fn a_refused_tunnel_ends_at_once() {
 }
 
 #[test]
-fn an_answer_ends_after_what_was_written_of_it() {
+fn incomplete_answer_ends_after_its_written_part() {
     let mut peer = Peer::new();
     let head = answer(|head| head.end(), 200);
     for (stream, body) in [(1, &b""[..]), (3, b"body")] {
@@ -202,18 +202,22 @@ fn an_answer_ends_after_what_was_written_of_it() {
                 9 + body.len()
             };
         peer.connection.end(stream, Some(last), &mut peer.out);
-        let written = peer.written();
-        assert_eq!(written.len(), 1 + usize::from(!body.is_empty()));
-        assert_ne!(written[written.len() - 1].0.flags & END_STREAM, 0);
+        let take_written = peer.take_written_frames();
+        assert_eq!(take_written.len(), 1 + usize::from(!body.is_empty()));
+        assert_ne!(take_written[take_written.len() - 1].0.flags & END_STREAM, 0);
         assert_eq!(peer.connection.awaits_head(stream), None);
     }
     peer.get(5);
     peer.connection.respond(5, &head, false, &mut peer.out);
-    peer.written();
+    peer.take_written_frames();
     peer.connection.end(5, None, &mut peer.out);
-    let written = peer.written();
+    let take_written = peer.take_written_frames();
     assert_eq!(
-        (written[0].0.kind, written[0].0.flags, written.len()),
+        (
+            take_written[0].0.kind,
+            take_written[0].0.flags,
+            take_written.len()
+        ),
         (Kind::Data as u8, END_STREAM, 1)
     );
     assert_eq!(peer.connection.streams(), 0);
@@ -224,24 +228,28 @@ fn an_answer_that_has_not_begun_is_cancelled() {
     let mut peer = Peer::new();
     peer.get(1);
     peer.connection.end(1, None, &mut peer.out);
-    let written = peer.written();
+    let take_written = peer.take_written_frames();
     assert_eq!(
-        (written[0].0.kind, u32_at(&written[0].1, 0)),
+        (take_written[0].0.kind, u32_at(&take_written[0].1, 0)),
         (Kind::ResetStream as u8, 8)
     );
     assert_eq!(peer.connection.streams(), 0);
 }
 
 #[test]
-fn a_tunnel_that_the_server_ends_has_no_stream_left() {
+fn tunnel_ended_by_the_server_leaves_no_stream() {
     let mut peer = Peer::new();
     peer.feed(&request(1, false, &TUNNEL));
     let head = b"HTTP/1.1 101 x\r\n\r\n";
     peer.connection.respond(1, head, false, &mut peer.out);
     assert!(peer.connection.is_tunnel(1) && !peer.connection.is_chunked(1));
-    peer.written();
+    peer.take_written_frames();
     peer.connection.end(1, None, &mut peer.out);
-    let kinds: Vec<u8> = peer.written().iter().map(|(it, _)| it.kind).collect();
+    let kinds: Vec<u8> = peer
+        .take_written_frames()
+        .iter()
+        .map(|(header, _)| header.kind)
+        .collect();
     assert_eq!(kinds, [Kind::Data as u8, Kind::ResetStream as u8]);
     assert_eq!(peer.connection.streams(), 0);
     assert_eq!(peer.send(Kind::Data, END_STREAM, 1, b"on its way"), []);

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::peer::{Got, Peer, block, frame, get, headers, post, preface, request, settings};
+use crate::peer::{OwnedEvent, Peer, block, frame, get, headers, post, preface, request, settings};
 
 /// A conversation with every type of frame.
 fn conversation() -> Vec<u8> {
@@ -43,51 +43,55 @@ fn conversation() -> Vec<u8> {
 }
 
 /// The events and the bytes written, when the input comes in pieces of these lengths.
-fn run(bytes: &[u8], mut pieces: impl Iterator<Item = usize>) -> (Vec<Got>, Vec<u8>) {
+fn run(bytes: &[u8], mut pieces: impl Iterator<Item = usize>) -> (Vec<OwnedEvent>, Vec<u8>) {
     let mut peer = Peer::before_preface(Limits::default());
-    let mut got: Vec<Got> = Vec::new();
+    let mut events: Vec<OwnedEvent> = Vec::new();
     let mut rest = bytes;
-    while !rest.is_empty() && !matches!(got.last(), Some(Got::Ended(_))) {
+    while !rest.is_empty() && !matches!(events.last(), Some(OwnedEvent::Ended(_))) {
         let len = pieces.next().expect("endless").clamp(1, rest.len());
-        let (piece, after) = rest.split_at(len);
-        rest = after;
+        let (piece, remaining) = rest.split_at(len);
+        rest = remaining;
         for new in peer.feed(piece) {
-            join(&mut got, new);
+            join(&mut events, new);
         }
     }
-    (got, peer.out)
+    (events, peer.out)
 }
 
 /// Adds an event; the pieces of a body are joined.
-fn join(got: &mut Vec<Got>, new: Got) {
-    match (got.last_mut(), new) {
+fn join(events: &mut Vec<OwnedEvent>, new: OwnedEvent) {
+    match (events.last_mut(), new) {
         (
-            Some(Got::Data { stream, data, ends }),
-            Got::Data {
+            Some(OwnedEvent::Data {
+                stream,
+                data,
+                ends_stream,
+            }),
+            OwnedEvent::Data {
                 stream: of,
                 data: more,
-                ends: end,
+                ends_stream: end,
             },
-        ) if *stream == of && !*ends => {
+        ) if *stream == of && !*ends_stream => {
             data.extend(more);
-            *ends = end;
+            *ends_stream = end;
         }
-        (_, new) => got.push(new),
+        (_, new) => events.push(new),
     }
 }
 
 #[test]
 fn a_conversation_may_be_cut_at_every_byte() {
     let bytes = conversation();
-    let whole = run(&bytes, std::iter::repeat(usize::MAX));
-    assert_eq!(whole.0.len(), 9, "{:#?}", whole.0);
-    assert_eq!(run(&bytes, std::iter::repeat(1)), whole);
+    let uncut = run(&bytes, std::iter::repeat(usize::MAX));
+    assert_eq!(uncut.0.len(), 9, "{:#?}", uncut.0);
+    assert_eq!(run(&bytes, std::iter::repeat(1)), uncut);
     for cut in 1..bytes.len() {
-        let got = run(
+        let events = run(
             &bytes,
             std::iter::once(cut).chain(std::iter::repeat(usize::MAX)),
         );
-        assert_eq!(got, whole, "cut at {cut}");
+        assert_eq!(events, uncut, "cut at {cut}");
     }
 }
 
@@ -108,17 +112,14 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     let lists = select(vec![get(), post(), vec![(":method", "GET")]]);
     prop_oneof![
         raw.prop_map(|(kind, flags, stream, payload)| frame(kind, flags, stream, &payload)),
-        (0_u32..6, any::<bool>(), lists).prop_map(|(n, ends, fields)| request(
+        (0_u32..6, any::<bool>(), lists).prop_map(|(n, ends_stream, fields)| request(
             2 * n + 1,
-            ends,
+            ends_stream,
             &fields
         )),
-        (0_u32..6, any::<bool>(), vec(any::<u8>(), 0..100)).prop_map(|(n, ends, data)| frame(
-            Kind::Data,
-            u8::from(ends),
-            2 * n + 1,
-            &data
-        )),
+        (0_u32..6, any::<bool>(), vec(any::<u8>(), 0..100)).prop_map(|(n, ends_stream, data)| {
+            frame(Kind::Data, u8::from(ends_stream), 2 * n + 1, &data)
+        }),
     ]
 }
 
@@ -129,8 +130,8 @@ proptest! {
         pieces in vec(1_usize..40, 1..20),
     ) {
         let bytes = [preface(), sent.concat()].concat();
-        let whole = run(&bytes, std::iter::repeat(usize::MAX));
-        prop_assert_eq!(run(&bytes, pieces.into_iter().cycle()), whole);
+        let uncut = run(&bytes, std::iter::repeat(usize::MAX));
+        prop_assert_eq!(run(&bytes, pieces.into_iter().cycle()), uncut);
     }
 
     #[test]
@@ -143,8 +144,8 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        let whole = run(&bytes, std::iter::repeat(usize::MAX));
-        prop_assert_eq!(run(&bytes, std::iter::repeat(3)), whole);
+        let uncut = run(&bytes, std::iter::repeat(usize::MAX));
+        prop_assert_eq!(run(&bytes, std::iter::repeat(3)), uncut);
         let mut peer = Peer::before_preface(Limits::default());
         peer.feed(&bytes);
         for stream in answers {
@@ -153,6 +154,6 @@ proptest! {
             peer.connection.send_data(stream, b"data", stream & 1 == 0, &mut peer.out);
             peer.connection.reset(stream, ErrorCode::Cancel, &mut peer.out);
         }
-        peer.written();
+        peer.take_written_frames();
     }
 }

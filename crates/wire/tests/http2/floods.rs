@@ -3,12 +3,12 @@
 use crore_wire::http2::frame::{ACK, END_HEADERS, END_STREAM, Kind};
 use crore_wire::http2::{ErrorCode, Limits, PERIOD_S, Violation};
 
-use crate::peer::{Got, Peer, block, frame, get, headers, post, request, settings};
+use crate::peer::{OwnedEvent, Peer, block, frame, get, headers, post, request, settings};
 
 /// Sends the `n`th part of an attack until the connection ends. Returns the number of parts before, and the violation.
-fn flood(peer: &mut Peer, part: impl Fn(u32) -> Vec<u8>) -> (u32, Violation) {
+fn send_until_violation(peer: &mut Peer, frames: impl Fn(u32) -> Vec<u8>) -> (u32, Violation) {
     for n in 0..100_000 {
-        if let Some(Got::Ended(violation)) = peer.feed(&part(n)).last() {
+        if let Some(OwnedEvent::Ended(violation)) = peer.feed(&frames(n)).last() {
             assert_eq!(violation.code() as u32, 11, "ENHANCE_YOUR_CALM");
             return (n, *violation);
         }
@@ -18,7 +18,7 @@ fn flood(peer: &mut Peer, part: impl Fn(u32) -> Vec<u8>) -> (u32, Violation) {
 
 #[test]
 fn rapid_resets_end_the_connection() {
-    let (count, violation) = flood(&mut Peer::new(), |n| {
+    let (count, violation) = send_until_violation(&mut Peer::new(), |n| {
         let reset = frame(Kind::ResetStream, 0, 2 * n + 1, &[0, 0, 0, 8]);
         [request(2 * n + 1, true, &get()), reset].concat()
     });
@@ -26,29 +26,29 @@ fn rapid_resets_end_the_connection() {
 }
 
 #[test]
-fn resets_that_the_server_is_made_to_send_end_the_connection() {
-    let malformed = flood(&mut Peer::new(), |n| request(2 * n + 1, true, &[]));
+fn streams_that_make_the_server_reset_them_end_the_connection() {
+    let malformed = send_until_violation(&mut Peer::new(), |n| request(2 * n + 1, true, &[]));
     assert_eq!(malformed, (250, Violation::ResetFlood));
-    let overflow = flood(&mut Peer::new(), |n| {
+    let overflow = send_until_violation(&mut Peer::new(), |n| {
         let update = frame(Kind::WindowUpdate, 0, 2 * n + 1, &[0; 4]);
         [request(2 * n + 1, true, &get()), update].concat()
     });
     assert_eq!(overflow, (250, Violation::ResetFlood));
-    let mut full = Peer::with(Limits {
+    let mut full = Peer::with_limits(Limits {
         streams: 1,
         ..Limits::default()
     });
-    let refused = flood(&mut full, |n| request(2 * n + 1, true, &get()));
+    let refused = send_until_violation(&mut full, |n| request(2 * n + 1, true, &get()));
     assert_eq!(refused, (251, Violation::ResetFlood));
 }
 
 #[test]
 fn small_frames_that_cost_an_answer_end_the_connection() {
-    let settings_flood = flood(&mut Peer::new(), |_| settings(&[]));
+    let settings_flood = send_until_violation(&mut Peer::new(), |_| settings(&[]));
     assert_eq!(settings_flood, (48, Violation::SettingsFlood));
-    let acks = flood(&mut Peer::new(), |_| frame(Kind::Settings, ACK, 0, &[]));
+    let acks = send_until_violation(&mut Peer::new(), |_| frame(Kind::Settings, ACK, 0, &[]));
     assert_eq!(acks, (48, Violation::SettingsFlood));
-    let pings = flood(&mut Peer::new(), |_| frame(Kind::Ping, 0, 0, &[0; 8]));
+    let pings = send_until_violation(&mut Peer::new(), |_| frame(Kind::Ping, 0, 0, &[0; 8]));
     assert_eq!(pings, (200, Violation::PingFlood));
 }
 
@@ -64,26 +64,29 @@ fn frames_that_do_nothing_end_the_connection() {
     for part in parts {
         let mut peer = Peer::new();
         peer.post(1);
-        assert_eq!(flood(&mut peer, part), (500, Violation::EmptyFlood));
+        assert_eq!(
+            send_until_violation(&mut peer, part),
+            (500, Violation::EmptyFlood)
+        );
     }
     // Streams after GOAWAY, and data of a stream that was reset.
     let mut peer = Peer::new();
     peer.connection
         .go_away(ErrorCode::NoError, "", &mut peer.out);
-    let late = flood(&mut peer, |n| request(2 * n + 1, true, &get()));
-    assert_eq!(late, (500, Violation::EmptyFlood));
+    let violation = send_until_violation(&mut peer, |n| request(2 * n + 1, true, &get()));
+    assert_eq!(violation, (500, Violation::EmptyFlood));
     let mut peer = Peer::new();
     peer.post(1);
     peer.connection.reset(1, ErrorCode::Cancel, &mut peer.out);
-    let late = flood(&mut peer, |_| frame(Kind::Data, 0, 1, &[0; 100]));
-    assert_eq!(late, (500, Violation::EmptyFlood));
+    let violation = send_until_violation(&mut peer, |_| frame(Kind::Data, 0, 1, &[0; 100]));
+    assert_eq!(violation, (500, Violation::EmptyFlood));
 }
 
 #[test]
 fn window_updates_are_free_only_for_data() {
     let update = |_| frame(Kind::WindowUpdate, 0, 0, &[0, 0, 0, 1]);
     assert_eq!(
-        flood(&mut Peer::new(), update),
+        send_until_violation(&mut Peer::new(), update),
         (1_000, Violation::UpdateFlood)
     );
     let mut peer = Peer::new();
@@ -92,21 +95,21 @@ fn window_updates_are_free_only_for_data() {
         .respond(1, b"HTTP/1.1 200 OK\r\n\r\n", false, &mut peer.out);
     for _ in 0..10_000 {
         assert_eq!(peer.connection.send_data(1, b"x", false, &mut peer.out), 1);
-        let both = [0, 1].map(|stream| frame(Kind::WindowUpdate, 0, stream, &[0, 0, 0, 1]));
-        assert_eq!(peer.feed(&both.concat()), []);
+        let updates = [0, 1].map(|stream| frame(Kind::WindowUpdate, 0, stream, &[0, 0, 0, 1]));
+        assert_eq!(peer.feed(&updates.concat()), []);
     }
 }
 
 #[test]
-fn a_slow_client_may_do_it_for_ever() {
+fn frames_at_a_low_rate_never_end_the_connection() {
     let mut peer = Peer::new();
     let resets = u32::from(peer.limits.resets);
     for period in 0..20 {
         for n in 0..resets {
             let stream = 2 * (period * resets + n) + 1;
             peer.get(stream);
-            let got = peer.send(Kind::ResetStream, 0, stream, &[0; 4]);
-            assert_eq!(got, [Got::Reset(stream, 0)]);
+            let events = peer.send(Kind::ResetStream, 0, stream, &[0; 4]);
+            assert_eq!(events, [OwnedEvent::Reset(stream, 0)]);
         }
         peer.now_s += PERIOD_S;
     }
@@ -115,13 +118,13 @@ fn a_slow_client_may_do_it_for_ever() {
         assert_eq!(peer.send(Kind::Ping, 0, 0, &[n; 8]), []);
     }
     peer.now_s += PERIOD_S / 2;
-    let pings = flood(&mut peer, |_| frame(Kind::Ping, 0, 0, &[0; 8]));
+    let pings = send_until_violation(&mut peer, |_| frame(Kind::Ping, 0, 0, &[0; 8]));
     assert_eq!(pings, (100, Violation::PingFlood));
 }
 
 #[test]
-fn a_low_limit_is_granted_again() {
-    let mut peer = Peer::with(Limits {
+fn limit_of_attack_frames_is_granted_again_after_its_period() {
+    let mut peer = Peer::with_limits(Limits {
         pings: 3,
         ..Limits::default()
     });
@@ -153,7 +156,7 @@ fn continuations_are_limited() {
     };
     let header = &frame(Kind::Headers, END_HEADERS, 1, &[0; 1_001])[..9];
     assert_eq!(
-        Peer::with(limits).violation(header),
+        Peer::with_limits(limits).violation(header),
         (Violation::BlockTooLong, 11)
     );
     // A frame is not longer than it may be because the block may be.
@@ -161,14 +164,14 @@ fn continuations_are_limited() {
         header_block_bytes: 100_000,
         ..Limits::default()
     };
-    let mut peer = Peer::with(limits);
+    let mut peer = Peer::with_limits(limits);
     peer.feed(&frame(Kind::Headers, 0, 1, &[]));
     let header = &frame(Kind::Continuation, END_HEADERS, 1, &[0; 16_385])[..9];
     assert_eq!(peer.violation(header), (Violation::FrameTooLong, 6));
 }
 
 #[test]
-fn a_bomb_of_hpack_does_not_explode() {
+fn hpack_bomb_is_refused() {
     // An entry of 4,000 bytes, named 12,000 times by one byte each: 48 MB of fields.
     let mut bomb = block(&get());
     bomb.extend_from_slice(&[0x40, 1, b'a', 127, 0xa1, 0x1e]);
@@ -176,37 +179,37 @@ fn a_bomb_of_hpack_does_not_explode() {
     bomb.resize(bomb.len() + 12_000, 0xbe);
     let mut peer = Peer::before_preface(Limits::default());
     peer.feed(&crate::peer::preface());
-    let got = peer.feed(&headers(1, true, &bomb));
-    assert_eq!(got, [Got::Ended(Violation::BlockTooLong)]);
+    let events = peer.feed(&headers(1, true, &bomb));
+    assert_eq!(events, [OwnedEvent::Ended(Violation::BlockTooLong)]);
     assert!(peer.connection.heap_bytes() < 16 * 1024);
 }
 
 #[test]
-fn one_byte_frames_are_a_body_like_any() {
+fn body_in_frames_of_one_byte_is_accepted() {
     let mut peer = Peer::new();
     peer.post(1);
     let mut bytes = 0;
     for _ in 0..5_000 {
-        let got = peer.send(Kind::Data, 0, 1, b"x");
-        assert!(matches!(got[..], [Got::Data { .. }]));
+        let events = peer.send(Kind::Data, 0, 1, b"x");
+        assert!(matches!(events[..], [OwnedEvent::Data { .. }]));
         peer.connection.release(1, 1, &mut peer.out);
-        bytes += peer.written().len();
+        bytes += peer.take_written_frames().len();
     }
     assert_eq!(bytes, 0, "no answer for each byte");
 }
 
 #[test]
-fn bytes_that_stand_for_a_large_field_end_the_connection() {
+fn indexed_bytes_of_a_large_field_end_the_connection() {
     let mut peer = Peer::new();
     let entry = [b"\x40\x01a\x7f\xa1\x1e".to_vec(), vec![b'x'; 4_000]].concat();
-    let got = peer.feed(&headers(1, false, &[block(&post()), entry].concat()));
+    let events = peer.feed(&headers(1, false, &[block(&post()), entry].concat()));
     assert!(
-        matches!(got[..], [Got::Request { stream: 1, .. }]),
-        "{got:?}"
+        matches!(events[..], [OwnedEvent::Request { stream: 1, .. }]),
+        "{events:?}"
     );
     // Each byte is a trailer field of 4,001 bytes.
-    let got = peer.feed(&headers(1, true, &[0xbe; 16_000]));
-    assert_eq!(got, [Got::Ended(Violation::BlockTooLong)]);
+    let events = peer.feed(&headers(1, true, &[0xbe; 16_000]));
+    assert_eq!(events, [OwnedEvent::Ended(Violation::BlockTooLong)]);
 }
 
 #[test]
@@ -214,7 +217,7 @@ fn small_parts_of_one_body_after_another_end_the_connection() {
     let mut peer = Peer::new();
     peer.post(1);
     peer.post(3);
-    let small = flood(&mut peer, |n| frame(Kind::Data, 0, 1 + 2 * (n % 2), b"x"));
+    let small = send_until_violation(&mut peer, |n| frame(Kind::Data, 0, 1 + 2 * (n % 2), b"x"));
     assert_eq!(small, (1_002, Violation::SmallFlood));
 }
 
@@ -229,8 +232,11 @@ fn small_bodies_of_many_requests_and_larger_parts_are_free() {
         // As a proxy sends them that does not know yet where a body ends.
         for (flags, part) in [(0, &b"x"[..]), (0, &[b'x'; 64]), (END_STREAM, b"")] {
             for stream in streams {
-                let got = peer.send(Kind::Data, flags, stream, part);
-                assert!(matches!(got[..], [Got::Data { .. }]), "{got:?}");
+                let events = peer.send(Kind::Data, flags, stream, part);
+                assert!(
+                    matches!(events[..], [OwnedEvent::Data { .. }]),
+                    "{events:?}"
+                );
                 peer.connection.release_all(stream, &mut peer.out);
             }
         }

@@ -3,12 +3,12 @@
 use crore_wire::http2::frame::{END_STREAM, Header, Kind, MAX_31, PADDED};
 use crore_wire::http2::{ErrorCode, Limits, Violation};
 
-use crate::peer::{Got, Peer, frame, request, settings, u32_at};
+use crate::peer::{OwnedEvent, Peer, frame, request, settings, u32_at};
 
 /// The increments of the window updates among the frames that were written, by stream.
 fn updates(peer: &mut Peer) -> Vec<(u32, u32)> {
-    let written = peer.written().into_iter();
-    let updates = written.filter(|(header, _)| header.kind == Kind::WindowUpdate as u8);
+    let take_written = peer.take_written_frames().into_iter();
+    let updates = take_written.filter(|(header, _)| header.kind == Kind::WindowUpdate as u8);
     updates
         .map(|(header, payload)| (header.stream, u32_at(&payload, 0)))
         .collect()
@@ -30,47 +30,47 @@ fn answering() -> Peer {
 }
 
 /// Sends a body, and returns how much was taken and the frames.
-fn send(peer: &mut Peer, stream: u32, len: usize, ends: bool) -> (usize, Vec<Header>) {
+fn send(peer: &mut Peer, stream: u32, len: usize, ends_stream: bool) -> (usize, Vec<Header>) {
     let body = vec![b'x'; len];
-    let taken = peer
+    let accepted = peer
         .connection
-        .send_data(stream, &body, ends, &mut peer.out);
+        .send_data(stream, &body, ends_stream, &mut peer.out);
     let frames = peer
-        .written()
+        .take_written_frames()
         .into_iter()
         .map(|(header, _)| header)
         .collect();
-    (taken, frames)
+    (accepted, frames)
 }
 
 #[test]
 fn a_body_is_cut_by_frames_and_windows() {
     let mut peer = answering();
-    let (taken, frames) = send(&mut peer, 1, 70_000, true);
-    assert_eq!(taken, 65_535);
+    let (accepted, frames) = send(&mut peer, 1, 70_000, true);
+    assert_eq!(accepted, 65_535);
     let lens: Vec<u32> = frames.iter().map(|header| header.len).collect();
     assert_eq!(lens, [16_384, 16_384, 16_384, 16_383]);
     assert!(frames.iter().all(|header| !header.has(END_STREAM)));
     assert_eq!(send(&mut peer, 1, 1, true), (0, vec![]));
     // Each window alone is not enough.
-    assert_eq!(peer.feed(&update(1, 5_000)), [Got::Writable(1)]);
+    assert_eq!(peer.feed(&update(1, 5_000)), [OwnedEvent::Writable(1)]);
     assert_eq!(peer.connection.capacity(1), 0);
-    assert_eq!(peer.feed(&update(0, 4_465)), [Got::Writable(0)]);
+    assert_eq!(peer.feed(&update(0, 4_465)), [OwnedEvent::Writable(0)]);
     assert_eq!(peer.connection.capacity(1), 4_465);
     assert_eq!(peer.feed(&update(0, 1)), []);
-    let (taken, frames) = send(&mut peer, 1, 4_465, true);
-    assert_eq!((taken, frames.len()), (4_465, 1));
+    let (accepted, frames) = send(&mut peer, 1, 4_465, true);
+    assert_eq!((accepted, frames.len()), (4_465, 1));
     assert!(frames[0].has(END_STREAM));
     assert_eq!(peer.connection.streams(), 0);
     assert_eq!(send(&mut peer, 1, 1, true), (0, vec![]));
 }
 
 #[test]
-fn the_end_needs_no_window() {
+fn end_of_a_body_needs_no_window() {
     let mut peer = answering();
     send(&mut peer, 1, 65_535, false);
-    let (taken, frames) = send(&mut peer, 1, 0, true);
-    assert_eq!((taken, frames.len(), frames[0].len), (0, 1, 0));
+    let (accepted, frames) = send(&mut peer, 1, 0, true);
+    assert_eq!((accepted, frames.len(), frames[0].len), (0, 1, 0));
     assert!(frames[0].has(END_STREAM));
 }
 
@@ -83,11 +83,11 @@ fn a_lowered_initial_window_can_be_negative() {
     // -59,990
     assert_eq!(peer.feed(&update(1, 59_990)), []);
     assert_eq!(peer.connection.capacity(1), 0);
-    assert_eq!(peer.feed(&update(1, 1)), [Got::Writable(1)]);
+    assert_eq!(peer.feed(&update(1, 1)), [OwnedEvent::Writable(1)]);
     assert_eq!(peer.connection.capacity(1), 1);
     // Raised again, it opens by the difference.
     send(&mut peer, 1, 1, false);
-    assert_eq!(peer.feed(&settings(&[(4, 30)])), [Got::Writable(0)]);
+    assert_eq!(peer.feed(&settings(&[(4, 30)])), [OwnedEvent::Writable(0)]);
     assert_eq!(peer.connection.capacity(1), 20);
     peer.get(3);
     assert_eq!(peer.connection.capacity(3), 30);
@@ -128,7 +128,10 @@ fn windows_do_not_overflow() {
     peer.feed(&update(0, MAX_31 - 65_535));
     assert_eq!(send(&mut peer, 1, 1_000_000, false).0, 1_000_000);
     peer.feed(&settings(&[(4, 0)]));
-    assert_eq!(peer.feed(&settings(&[(4, MAX_31)])), [Got::Writable(0)]);
+    assert_eq!(
+        peer.feed(&settings(&[(4, MAX_31)])),
+        [OwnedEvent::Writable(0)]
+    );
     assert_eq!(peer.connection.capacity(1), MAX_31 as usize - 1_000_000);
 }
 
@@ -139,7 +142,7 @@ fn a_client_must_not_exceed_a_window() {
         connection_window: 140_000,
         ..Limits::default()
     };
-    let mut peer = Peer::with(limits);
+    let mut peer = Peer::with_limits(limits);
     for stream in [1, 3, 5] {
         peer.post(stream);
     }
@@ -164,7 +167,7 @@ fn a_client_must_not_exceed_a_window() {
 }
 
 #[test]
-fn room_is_given_back_when_the_server_has_taken_the_data() {
+fn window_is_returned_when_the_server_has_read_the_data() {
     let mut peer = Peer::new();
     peer.post(1);
     peer.send(Kind::Data, 0, 1, &[0; 16_384]);
@@ -192,7 +195,7 @@ fn room_is_given_back_when_the_server_has_taken_the_data() {
 }
 
 #[test]
-fn bodies_go_on_when_more_than_half_of_the_window_of_the_connection_is_held() {
+fn bodies_continue_while_unread_data_fills_half_of_the_connection_window() {
     let mut peer = Peer::new();
     let window = peer.limits.connection_window;
     for stream in [1, 3, 5] {
@@ -205,21 +208,24 @@ fn bodies_go_on_when_more_than_half_of_the_window_of_the_connection_is_held() {
     peer.send(Kind::Data, 0, 5, &[0; 10]);
     peer.post(7);
     // The client sends what its window allows.
-    let (mut left, mut sent) = (window - 2 * 65_535 - 10, 0);
+    let (mut window_left, mut sent) = (window - 2 * 65_535 - 10, 0);
     while sent < 4 * window {
-        let len = left.min(16_384);
+        let len = window_left.min(16_384);
         assert_ne!(len, 0, "the window is shut after {sent} bytes");
         peer.send(Kind::Data, 0, 7, &vec![0; len as usize]);
         peer.connection.release_all(7, &mut peer.out);
-        let given = updates(&mut peer).into_iter();
-        left += given.filter(|it| it.0 == 0).map(|it| it.1).sum::<u32>();
-        left -= len;
+        let returned = updates(&mut peer).into_iter();
+        window_left += returned
+            .filter(|update| update.0 == 0)
+            .map(|update| update.1)
+            .sum::<u32>();
+        window_left -= len;
         sent += len;
     }
 }
 
 #[test]
-fn the_connection_gets_back_what_nobody_took() {
+fn window_of_the_connection_gets_back_unread_data() {
     let mut peer = Peer::new();
     for n in 0..200 {
         let stream = 2 * n + 1;
@@ -250,20 +256,20 @@ fn the_connection_gets_back_what_nobody_took() {
         peer.now_s += 1;
     }
     assert_eq!(peer.connection.streams(), 0);
-    let given: u32 = updates(&mut peer)
+    let returned: u32 = updates(&mut peer)
         .iter()
         .filter(|(stream, _)| *stream == 0)
-        .map(|(_, by)| by)
+        .map(|(_, increment)| increment)
         .sum();
     let sent = 200 * 10_000 + 50 * 1_000;
     assert!(
-        given <= sent && sent - given < 256 * 1024 / 2,
-        "{given} of {sent}"
+        returned <= sent && sent - returned < 256 * 1024 / 2,
+        "{returned} of {sent}"
     );
 }
 
 #[test]
-fn a_tunnel_that_ends_gives_back_what_nobody_took() {
+fn ended_tunnel_gives_back_its_unread_window() {
     let fields = [(":method", "CONNECT"), (":authority", "h")];
     let mut peer = Peer::new();
     for n in 0..100 {
@@ -272,14 +278,23 @@ fn a_tunnel_that_ends_gives_back_what_nobody_took() {
         let head = b"HTTP/1.1 200 OK\r\n\r\n";
         let begun = peer.connection.respond(stream, head, true, &mut peer.out);
         assert!(begun.is_some());
-        let got = peer.send(Kind::Data, END_STREAM, stream, &[0; 10_000]);
-        assert!(matches!(got[..], [Got::Data { ends: true, .. }]), "{got:?}");
+        let events = peer.send(Kind::Data, END_STREAM, stream, &[0; 10_000]);
+        assert!(
+            matches!(
+                events[..],
+                [OwnedEvent::Data {
+                    ends_stream: true,
+                    ..
+                }]
+            ),
+            "{events:?}"
+        );
     }
     assert_eq!(peer.connection.streams(), 0);
 }
 
 #[test]
-fn ignored_data_is_given_back() {
+fn window_of_ignored_data_is_returned() {
     let mut peer = Peer::new();
     peer.post(1);
     peer.connection.reset(1, ErrorCode::Cancel, &mut peer.out);
@@ -289,17 +304,17 @@ fn ignored_data_is_given_back() {
 }
 
 #[test]
-fn padding_counts_and_is_given_back_at_once() {
+fn window_of_padding_is_returned_at_once() {
     let mut peer = Peer::new();
     peer.post(1);
     for _ in 0..200 {
         let payload = [&[255][..], &[0; 255]].concat();
         assert_eq!(peer.send(Kind::Data, PADDED, 1, &payload), []);
     }
-    let given: u32 = updates(&mut peer)
+    let returned: u32 = updates(&mut peer)
         .iter()
         .filter(|(stream, _)| *stream == 1)
-        .map(|(_, by)| by)
+        .map(|(_, increment)| increment)
         .sum();
-    assert!(given >= 200 * 256 - 32_768, "{given}");
+    assert!(returned >= 200 * 256 - 32_768, "{returned}");
 }

@@ -51,8 +51,8 @@ fn appendix_c_2_single_fields() {
         ),
         ("82", ":method", "GET"),
     ] {
-        let got = decode(&mut Decoder::default(), &bytes(hex));
-        assert_eq!(got, Ok(list(&[(name, value)])), "{hex}");
+        let events = decode(&mut Decoder::default(), &bytes(hex));
+        assert_eq!(events, Ok(list(&[(name, value)])), "{hex}");
     }
 }
 
@@ -143,17 +143,17 @@ fn appendix_c_5_and_c_6_responses_with_evictions() {
 #[test]
 fn the_static_table_is_indexed_from_one() {
     for (index, &(name, value)) in (1..).zip(&STATIC) {
-        let got = decode(&mut Decoder::default(), &[0x80 | index]);
-        assert_eq!(got, Ok(list(&[(name, value)])));
+        let events = decode(&mut Decoder::default(), &[0x80 | index]);
+        assert_eq!(events, Ok(list(&[(name, value)])));
     }
     for index in [0x80, 0x80 | 62] {
-        let got = decode(&mut Decoder::default(), &[index]);
-        assert_eq!(got, Err(Error::UnknownIndex));
+        let events = decode(&mut Decoder::default(), &[index]);
+        assert_eq!(events, Err(Error::UnknownIndex));
     }
 }
 
 #[test]
-fn the_table_goes_with_the_change_to_zero() {
+fn table_is_emptied_by_a_change_of_its_size_to_zero() {
     let mut decoder = Decoder::default();
     let insert = bytes("4001 61 01 62"); // a: b
     assert_eq!(decoder.heap_bytes(), 0);
@@ -214,8 +214,8 @@ fn damaged_blocks_are_refused() {
         ("0084 ffff ffff 00", Error::Huffman), // EOS
         ("0083 ffff ff00", Error::Huffman),    // a part of EOS over 7 bits
     ] {
-        let got = decode(&mut Decoder::default(), &bytes(hex));
-        assert_eq!(got, Err(error), "{hex}");
+        let events = decode(&mut Decoder::default(), &bytes(hex));
+        assert_eq!(events, Err(error), "{hex}");
     }
 }
 
@@ -262,14 +262,14 @@ fn codes_of_each_length_are_decoded() {
         let mut block = vec![0, 0x80 | len as u8];
         block.extend_from_slice(&bits.to_be_bytes()[..len]);
         block.push(0);
-        let got = decode(&mut Decoder::default(), &block);
-        assert_eq!(got, Ok(vec![(vec![symbol], vec![])]), "{length} bits");
+        let events = decode(&mut Decoder::default(), &block);
+        assert_eq!(events, Ok(vec![(vec![symbol], vec![])]), "{length} bits");
     }
 }
 
 proptest! {
     #[test]
-    fn encoded_fields_come_back(
+    fn encoded_fields_decode_to_themselves(
         code in 100_u16..1000,
         fields in vec(("[a-z-]{1,20}|date|content-type|set-cookie", vec(any::<u8>(), 0..400)), 0..20),
     ) {
@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn any_block_survives(blocks in vec(vec(any::<u8>(), 0..200), 1..10)) {
+    fn any_bytes_do_not_panic(blocks in vec(vec(any::<u8>(), 0..200), 1..10)) {
         let mut decoder = Decoder::default();
         for block in blocks {
             if decode(&mut decoder, &block).is_err() {

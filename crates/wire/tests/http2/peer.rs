@@ -5,17 +5,17 @@ use crore_wire::http2::{Connection, Event, Limits, Scratch, Violation, bytes_kep
 
 /// An event that outlives the receive buffer. The pieces of a frame's data are joined.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Got {
+pub enum OwnedEvent {
     Request {
         stream: u32,
         head: String,
-        ends: bool,
+        ends_stream: bool,
     },
     TooLarge(u32),
     Data {
         stream: u32,
         data: Vec<u8>,
-        ends: bool,
+        ends_stream: bool,
     },
     Reset(u32, u32),
     Refused(u32, Violation),
@@ -32,7 +32,7 @@ pub struct Peer {
     /// What the codec wrote since the last look.
     pub out: Vec<u8>,
     scratch: Scratch,
-    kept: Vec<u8>,
+    unread: Vec<u8>,
 }
 
 impl Peer {
@@ -45,12 +45,12 @@ impl Peer {
             now_s: 1,
             out,
             scratch: Scratch::default(),
-            kept: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
     /// A connection with settings exchanged.
-    pub fn with(limits: Limits) -> Peer {
+    pub fn with_limits(limits: Limits) -> Peer {
         let mut peer = Peer::before_preface(limits);
         assert_eq!(peer.feed(&preface()), []);
         assert_eq!(peer.feed(&frame(Kind::Settings, ACK, 0, &[])), []);
@@ -60,17 +60,17 @@ impl Peer {
     }
 
     pub fn new() -> Peer {
-        Peer::with(Limits::default())
+        Peer::with_limits(Limits::default())
     }
 
     /// Gives bytes to the codec. Returns the events.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Got> {
-        self.kept.extend_from_slice(bytes);
-        let mut got = Vec::new();
-        let mut at = 0;
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<OwnedEvent> {
+        self.unread.extend_from_slice(bytes);
+        let mut events = Vec::new();
+        let mut consumed = 0;
         loop {
             let received = self.connection.receive(
-                &self.kept[at..],
+                &self.unread[consumed..],
                 self.now_s,
                 &self.limits,
                 &mut self.scratch,
@@ -78,115 +78,122 @@ impl Peer {
             );
             match received {
                 Ok(received) => {
-                    at += received.consumed;
+                    consumed += received.consumed;
                     match received.event {
-                        Some(event) => push(&mut got, event),
+                        Some(event) => push_joined(&mut events, event),
                         None => break,
                     }
                 }
                 Err(violation) => {
-                    got.push(Got::Ended(violation));
+                    events.push(OwnedEvent::Ended(violation));
                     break;
                 }
             }
         }
-        self.kept.drain(..at);
-        let is_whole = matches!(got.last(), Some(Got::Ended(_)));
-        assert!(is_whole || self.kept.len() <= bytes_kept(&self.limits));
-        got
+        self.unread.drain(..consumed);
+        let is_whole = matches!(events.last(), Some(OwnedEvent::Ended(_)));
+        assert!(is_whole || self.unread.len() <= bytes_kept(&self.limits));
+        events
     }
 
     /// Gives one frame to the codec.
-    pub fn send(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<Got> {
+    pub fn send(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<OwnedEvent> {
         self.feed(&frame(kind, flags, stream, payload))
     }
 
     /// Opens a stream with a GET request, and expects that it is accepted.
     pub fn get(&mut self, stream: u32) {
-        let got = self.feed(&request(stream, true, &get()));
+        let events = self.feed(&request(stream, true, &get()));
         assert!(
-            matches!(got[..], [Got::Request { stream: s, ends: true, .. }] if s == stream),
-            "{got:?}"
+            matches!(events[..], [OwnedEvent::Request { stream: s, ends_stream: true, .. }] if s == stream),
+            "{events:?}"
         );
     }
 
     /// Opens a stream with a POST request whose body follows.
     pub fn post(&mut self, stream: u32) {
-        let got = self.feed(&request(stream, false, &post()));
+        let events = self.feed(&request(stream, false, &post()));
         assert!(
-            matches!(got[..], [Got::Request { stream: s, ends: false, .. }] if s == stream),
-            "{got:?}"
+            matches!(events[..], [OwnedEvent::Request { stream: s, ends_stream: false, .. }] if s == stream),
+            "{events:?}"
         );
     }
 
     /// The frames that the codec wrote since the last look.
-    pub fn written(&mut self) -> Vec<(Header, Vec<u8>)> {
+    pub fn take_written_frames(&mut self) -> Vec<(Header, Vec<u8>)> {
         frames(&std::mem::take(&mut self.out))
     }
 
     /// The violation that these bytes cause, and the code of the GOAWAY or RST_STREAM that was written.
     pub fn violation(&mut self, bytes: &[u8]) -> (Violation, u32) {
         self.out.clear();
-        let got = self.feed(bytes);
-        let frames = self.written();
-        let (header, payload) = frames.last().unwrap_or_else(|| panic!("{got:?}"));
-        match got.last() {
-            Some(Got::Ended(violation)) => {
+        let events = self.feed(bytes);
+        let frames = self.take_written_frames();
+        let (header, payload) = frames.last().unwrap_or_else(|| panic!("{events:?}"));
+        match events.last() {
+            Some(OwnedEvent::Ended(violation)) => {
                 assert!(!violation.is_of_stream(), "{violation:?}");
                 assert_eq!(header.kind, Kind::GoAway as u8);
                 assert_eq!(violation.name().as_bytes(), &payload[8..]);
                 (*violation, u32_at(payload, 4))
             }
-            Some(Got::Refused(stream, violation)) => {
+            Some(OwnedEvent::Refused(stream, violation)) => {
                 assert!(violation.is_of_stream(), "{violation:?}");
                 assert_eq!((header.kind, header.stream), (3, *stream));
                 (*violation, u32_at(payload, 0))
             }
-            _ => panic!("{got:?}"),
+            _ => panic!("{events:?}"),
         }
     }
 }
 
-fn push(got: &mut Vec<Got>, event: Event<'_>) {
-    let new = match event {
-        Event::Request { stream, head, ends } => Got::Request {
+fn push_joined(events: &mut Vec<OwnedEvent>, event: Event<'_>) {
+    let event = match event {
+        Event::Request {
+            stream,
+            head,
+            ends: ends_stream,
+        } => OwnedEvent::Request {
             stream,
             head: String::from_utf8_lossy(head).into_owned(),
-            ends,
+            ends_stream,
         },
-        Event::TooLarge { stream } => Got::TooLarge(stream),
+        Event::TooLarge { stream } => OwnedEvent::TooLarge(stream),
         Event::Data {
-            stream, data, ends, ..
+            stream,
+            data,
+            ends: ends_stream,
+            ..
         } => {
-            let mut whole = data.to_vec();
-            if let Some(Got::Data {
-                stream: last,
-                data: before,
-                ends: false,
-            }) = got.last()
-                && *last == stream
+            let mut joined_data = data.to_vec();
+            if let Some(OwnedEvent::Data {
+                stream: last_stream,
+                data: earlier_data,
+                ends_stream: false,
+            }) = events.last()
+                && *last_stream == stream
             {
-                whole.splice(0..0, before.iter().copied());
-                got.pop();
+                joined_data.splice(0..0, earlier_data.iter().copied());
+                events.pop();
             }
-            Got::Data {
+            OwnedEvent::Data {
                 stream,
-                data: whole,
-                ends,
+                data: joined_data,
+                ends_stream,
             }
         }
-        Event::Reset { stream, code, .. } => Got::Reset(stream, code),
+        Event::Reset { stream, code, .. } => OwnedEvent::Reset(stream, code),
         Event::Refused {
             stream, violation, ..
-        } => Got::Refused(stream, violation),
-        Event::Writable { stream, .. } => Got::Writable(stream),
-        Event::GoAway { code } => Got::GoAway(code),
+        } => OwnedEvent::Refused(stream, violation),
+        Event::Writable { stream, .. } => OwnedEvent::Writable(stream),
+        Event::GoAway { code } => OwnedEvent::GoAway(code),
     };
-    got.push(new);
+    events.push(event);
 }
 
-pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_be_bytes(bytes[offset..offset + 4].try_into().unwrap())
 }
 
 /// Takes frames apart.
@@ -243,13 +250,13 @@ pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-pub fn headers(stream: u32, ends: bool, block: &[u8]) -> Vec<u8> {
-    let flags = END_HEADERS | if ends { END_STREAM } else { 0 };
+pub fn headers(stream: u32, ends_stream: bool, block: &[u8]) -> Vec<u8> {
+    let flags = END_HEADERS | if ends_stream { END_STREAM } else { 0 };
     frame(Kind::Headers, flags, stream, block)
 }
 
-pub fn request(stream: u32, ends: bool, fields: &[(&str, &str)]) -> Vec<u8> {
-    headers(stream, ends, &block(fields))
+pub fn request(stream: u32, ends_stream: bool, fields: &[(&str, &str)]) -> Vec<u8> {
+    headers(stream, ends_stream, &block(fields))
 }
 
 pub type Fields<'a> = Vec<(&'a str, &'a str)>;

@@ -4,14 +4,20 @@ use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS, Method};
 use crore_wire::http2::frame::{END_HEADERS, END_STREAM, Kind, PADDED, PRIORITY};
 use crore_wire::http2::{Limits, Violation};
 
-use crate::peer::{Fields, Got, Peer, block, frame, get, headers, post, request, u32_at};
+use crate::peer::{Fields, OwnedEvent, Peer, block, frame, get, headers, post, request, u32_at};
 
 /// The head that the server is given for a request.
-fn text(ends: bool, fields: &[(&str, &str)]) -> String {
-    let got = Peer::new().feed(&request(1, ends, fields));
-    match &got[..] {
-        [Got::Request { head, ends: e, .. }] if *e == ends => head.clone(),
-        _ => panic!("{got:?}"),
+fn request_text(ends_stream: bool, fields: &[(&str, &str)]) -> String {
+    let events = Peer::new().feed(&request(1, ends_stream, fields));
+    match &events[..] {
+        [
+            OwnedEvent::Request {
+                head,
+                ends_stream: e,
+                ..
+            },
+        ] if *e == ends_stream => head.clone(),
+        _ => panic!("{events:?}"),
     }
 }
 
@@ -20,9 +26,9 @@ fn parse(text: &str) -> Result<Head<'_>, HeadError> {
 }
 
 /// The violation for which a request is refused.
-fn refusal(ends: bool, fields: &[(&str, &str)]) -> Violation {
+fn refusal(ends_stream: bool, fields: &[(&str, &str)]) -> Violation {
     let mut peer = Peer::new();
-    let (violation, code) = peer.violation(&request(1, ends, fields));
+    let (violation, code) = peer.violation(&request(1, ends_stream, fields));
     assert_eq!(code, violation.code() as u32);
     assert_eq!(peer.connection.streams(), 0);
     // The connection goes on.
@@ -30,19 +36,19 @@ fn refusal(ends: bool, fields: &[(&str, &str)]) -> Violation {
     violation
 }
 
-fn with<'a>(mut fields: Fields<'a>, more: &[(&'a str, &'a str)]) -> Fields<'a> {
-    fields.extend_from_slice(more);
+fn with_fields<'a>(mut fields: Fields<'a>, extra: &[(&'a str, &'a str)]) -> Fields<'a> {
+    fields.extend_from_slice(extra);
     fields
 }
 
 #[test]
-fn a_request_has_the_form_of_http_1() {
-    let fields = with(
+fn request_is_translated_to_http_1() {
+    let fields = with_fields(
         get(),
         &[("accept", "text/event-stream"), ("te", "trailers")],
     );
     assert_eq!(
-        text(true, &fields),
+        request_text(true, &fields),
         "GET /sub/a HTTP/1.1\r\nhost: h\r\naccept: text/event-stream\r\nte: trailers\r\n\r\n"
     );
     // The pseudo-header fields may have any order.
@@ -52,7 +58,7 @@ fn a_request_has_the_form_of_http_1() {
         (":scheme", "HTTP"),
         (":method", "PUT"),
     ];
-    let text = text(true, &fields);
+    let text = request_text(true, &fields);
     let head = parse(&text).unwrap();
     assert_eq!(
         (head.method, head.path, head.query),
@@ -65,7 +71,7 @@ fn a_request_has_the_form_of_http_1() {
 
 #[test]
 fn a_body_is_delimited_as_in_http_1() {
-    for (ends, length, body) in [
+    for (ends_stream, length, body) in [
         (true, None, Body::None),
         (true, Some("0"), Body::Length(0)),
         (false, None, Body::Chunked),
@@ -73,11 +79,18 @@ fn a_body_is_delimited_as_in_http_1() {
         (false, Some("99999999999"), Body::Length(99_999_999_999)),
     ] {
         let length = length.map(|length| ("content-length", length));
-        let fields = with(post(), length.as_slice());
-        assert_eq!(parse(&text(ends, &fields)).unwrap().body(), Ok(body));
+        let fields = with_fields(post(), length.as_slice());
+        assert_eq!(
+            parse(&request_text(ends_stream, &fields)).unwrap().body(),
+            Ok(body)
+        );
     }
-    let fields = with(post(), &[("expect", "100-continue")]);
-    assert!(parse(&text(false, &fields)).unwrap().expects_continue());
+    let fields = with_fields(post(), &[("expect", "100-continue")]);
+    assert!(
+        parse(&request_text(false, &fields))
+            .unwrap()
+            .expects_continue()
+    );
 }
 
 #[test]
@@ -90,7 +103,7 @@ fn a_websocket_is_the_upgrade_of_http_1() {
         (":path", "/sub/a"),
         ("sec-websocket-version", "13"),
     ];
-    let text_of = text(false, &fields);
+    let text_of = request_text(false, &fields);
     let head = parse(&text_of).unwrap();
     assert!(head.is_websocket_upgrade());
     assert_eq!((head.path, head.body()), (&b"/sub/a"[..], Ok(Body::None)));
@@ -98,9 +111,9 @@ fn a_websocket_is_the_upgrade_of_http_1() {
     // Another protocol is refused with the head, and a CONNECT to another host by its method.
     let mut other = fields;
     other[1].1 = "connect-udp";
-    let head = text(false, &other);
+    let head = request_text(false, &other);
     assert!(matches!(parse(&head), Err(HeadError::Malformed(_))));
-    let head = text(
+    let head = request_text(
         false,
         &[(":method", "CONNECT"), (":authority", "other:443")],
     );
@@ -108,12 +121,12 @@ fn a_websocket_is_the_upgrade_of_http_1() {
 }
 
 #[test]
-fn the_crumbs_of_a_cookie_are_one_field() {
+fn split_cookie_fields_are_joined_into_one() {
     let crumbs: Vec<String> = (0..100).map(|n| format!("c{n}=v")).collect();
     let mut fields = get();
     fields.extend(crumbs.iter().map(|crumb| ("cookie", crumb.as_str())));
     fields.push(("accept", "*/*"));
-    let text = text(true, &fields);
+    let text = request_text(true, &fields);
     let head = parse(&text).unwrap();
     let cookies: Vec<&[u8]> = head.headers("cookie").collect();
     assert_eq!(cookies, [crumbs.join("; ").as_bytes()]);
@@ -121,24 +134,24 @@ fn the_crumbs_of_a_cookie_are_one_field() {
 
 #[test]
 fn pseudo_header_fields_have_rules() {
-    let without = |name| {
+    let without_field = |name| {
         let mut fields = get();
-        fields.retain(|(known, _)| *known != name);
+        fields.retain(|(other, _)| *other != name);
         fields
     };
-    let replaced = |name, value| with(without(name), &[(name, value)]);
-    let connect = |more| with(vec![(":method", "CONNECT")], more);
+    let replaced = |name, value| with_fields(without_field(name), &[(name, value)]);
+    let connect = |extra| with_fields(vec![(":method", "CONNECT")], extra);
     for fields in [
-        without(":method"),
-        without(":scheme"),
-        without(":path"),
+        without_field(":method"),
+        without_field(":scheme"),
+        without_field(":path"),
         vec![],
-        with(get(), &[(":path", "/b")]),
-        with(get(), &[(":status", "200")]),
-        with(get(), &[(":made-up", "x")]),
-        with(vec![("accept", "*/*")], &get()),
-        with(
-            with(without(":path"), &[("accept", "*/*")]),
+        with_fields(get(), &[(":path", "/b")]),
+        with_fields(get(), &[(":status", "200")]),
+        with_fields(get(), &[(":made-up", "x")]),
+        with_fields(vec![("accept", "*/*")], &get()),
+        with_fields(
+            with_fields(without_field(":path"), &[("accept", "*/*")]),
             &[(":path", "/")],
         ),
         replaced(":path", ""),
@@ -149,7 +162,7 @@ fn pseudo_header_fields_have_rules() {
         replaced(":method", "GET /x HTTP/1.1"),
         replaced(":scheme", ""),
         replaced(":scheme", "file"),
-        with(get(), &[(":protocol", "websocket")]),
+        with_fields(get(), &[(":protocol", "websocket")]),
         connect(&[]),
         connect(&[(":authority", "h"), (":path", "/")]),
         connect(&[(":authority", "h"), (":scheme", "https")]),
@@ -200,11 +213,11 @@ fn fields_that_could_smuggle_are_refused() {
             Violation::ContentLength,
         ),
     ] {
-        let fields = with(get(), &[field]);
+        let fields = with_fields(get(), &[field]);
         assert_eq!(refusal(true, &fields), violation, "{field:?}");
     }
-    let twice = with(post(), &[("content-length", "0"), ("content-length", "0")]);
-    assert_eq!(refusal(true, &twice), Violation::ContentLength);
+    let two_lengths = with_fields(post(), &[("content-length", "0"), ("content-length", "0")]);
+    assert_eq!(refusal(true, &two_lengths), Violation::ContentLength);
     // In pseudo-header fields, too.
     for name in [":method", ":scheme", ":authority", ":path"] {
         let mut fields = get();
@@ -227,15 +240,18 @@ fn fields_that_could_smuggle_are_refused() {
 }
 
 #[test]
-fn the_parser_of_heads_refuses_the_rest() {
-    let of = |path, authority: &[(&'static str, &'static str)]| {
+fn other_bad_heads_are_refused_by_the_parser_of_http_1() {
+    let authority_of = |path, authority: &[(&'static str, &'static str)]| {
         let fields = [(":method", "GET"), (":scheme", "https"), (":path", path)];
-        parse(&text(true, &[&fields[..], authority].concat()))
+        parse(&request_text(true, &[&fields[..], authority].concat()))
             .err()
             .map(|error| error.status())
     };
-    assert_eq!(of("/a", &[("host", "h")]), None);
-    assert_eq!(of("/a", &[(":authority", "H"), ("host", "h")]), None);
+    assert_eq!(authority_of("/a", &[("host", "h")]), None);
+    assert_eq!(
+        authority_of("/a", &[(":authority", "H"), ("host", "h")]),
+        None
+    );
     for (path, authority) in [
         ("/a", &[][..]),
         ("/a", &[(":authority", "")]),
@@ -247,11 +263,15 @@ fn the_parser_of_heads_refuses_the_rest() {
         ("/a#b", &[("host", "h")]),
         ("/\u{e4}", &[("host", "h")]),
     ] {
-        assert_eq!(of(path, authority), Some(400), "{path} {authority:?}");
+        assert_eq!(
+            authority_of(path, authority),
+            Some(400),
+            "{path} {authority:?}"
+        );
     }
-    let many: Vec<String> = (0..MAX_HEADERS).map(|n| format!("x-{n}")).collect();
-    let fields: Fields<'_> = many.iter().map(|name| (name.as_str(), "v")).collect();
-    let text = text(true, &with(get(), &fields));
+    let many_names: Vec<String> = (0..MAX_HEADERS).map(|n| format!("x-{n}")).collect();
+    let fields: Fields<'_> = many_names.iter().map(|name| (name.as_str(), "v")).collect();
+    let text = request_text(true, &with_fields(get(), &fields));
     assert_eq!(parse(&text).err(), Some(HeadError::TooLarge));
 }
 
@@ -262,14 +282,17 @@ fn a_large_field_list_is_answered_and_not_kept() {
         ..Limits::default()
     };
     // The pseudo-header fields have 3 + 5 + 1 + 6 bytes of values.
-    let mut peer = Peer::with(limits);
+    let mut peer = Peer::with_limits(limits);
     assert_eq!(
-        peer.feed(&request(1, true, &with(get(), &[("a", "b")]))),
-        [Got::TooLarge(1)]
+        peer.feed(&request(1, true, &with_fields(get(), &[("a", "b")]))),
+        [OwnedEvent::TooLarge(1)]
     );
     assert_eq!(peer.connection.streams(), 1);
-    let got = peer.feed(&request(3, true, &with(get(), &[("a", "")])));
-    assert!(matches!(got[..], [Got::Request { .. }]), "{got:?}");
+    let events = peer.feed(&request(3, true, &with_fields(get(), &[("a", "")])));
+    assert!(
+        matches!(events[..], [OwnedEvent::Request { .. }]),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -277,18 +300,24 @@ fn padding_and_priority_are_skipped() {
     let block = block(&get());
     let priority = [0x80, 0, 0, 7, 255];
     let padded = [&[3][..], &block, b"pad"].concat();
-    let both = [&[2][..], &priority, &block, b"xx"].concat();
+    let padded_with_priority = [&[2][..], &priority, &block, b"xx"].concat();
     let flags = END_HEADERS | END_STREAM;
     for (flags, payload) in [
         (flags | PADDED, padded),
         (flags | PRIORITY, [&priority[..], &block].concat()),
-        (flags | PADDED | PRIORITY, both),
+        (flags | PADDED | PRIORITY, padded_with_priority),
         (flags | 0x40, block.clone()),
     ] {
-        let got = Peer::new().send(Kind::Headers, flags, 1, &payload);
+        let events = Peer::new().send(Kind::Headers, flags, 1, &payload);
         assert!(
-            matches!(got[..], [Got::Request { ends: true, .. }]),
-            "{got:?}"
+            matches!(
+                events[..],
+                [OwnedEvent::Request {
+                    ends_stream: true,
+                    ..
+                }]
+            ),
+            "{events:?}"
         );
     }
     for (flags, payload, violation) in [
@@ -310,7 +339,7 @@ fn padding_and_priority_are_skipped() {
 
 #[test]
 fn a_block_may_come_in_several_frames() {
-    let block = block(&with(get(), &[("a", "b")]));
+    let block = block(&with_fields(get(), &[("a", "b")]));
     let mut peer = Peer::new();
     let mut bytes = frame(Kind::Headers, END_STREAM, 1, &block[..10]);
     bytes.extend(frame(Kind::Continuation, 0, 1, &[]));
@@ -334,8 +363,8 @@ fn a_block_may_come_in_several_frames() {
         ),
     ] {
         let begun = frame(Kind::Headers, END_STREAM, 1, &block);
-        let got = Peer::new().violation(&[begun, between].concat());
-        assert_eq!(got, (violation, 1));
+        let events = Peer::new().violation(&[begun, between].concat());
+        assert_eq!(events, (violation, 1));
     }
     let alone = frame(Kind::Continuation, END_HEADERS, 1, &block);
     assert_eq!(
@@ -359,30 +388,33 @@ fn a_block_that_cannot_be_decoded_ends_the_connection() {
     peer.get(5);
     peer.out.clear();
     peer.feed(&headers(7, true, &[0xff]));
-    assert_eq!(u32_at(&peer.written()[0].1, 0), 7);
+    assert_eq!(u32_at(&peer.take_written_frames()[0].1, 0), 7);
 }
 
 #[test]
 fn trailers_end_a_body_and_are_checked() {
-    let send = |ends, fields: &[(&str, &str)]| {
+    let send = |ends_stream, fields: &[(&str, &str)]| {
         let mut peer = Peer::new();
         peer.post(1);
         peer.send(Kind::Data, 0, 1, b"abc");
         peer.out.clear();
-        peer.feed(&headers(1, ends, &block(fields)))
+        peer.feed(&headers(1, ends_stream, &block(fields)))
     };
-    let end = Got::Data {
+    let end = OwnedEvent::Data {
         stream: 1,
         data: vec![],
-        ends: true,
+        ends_stream: true,
     };
     assert_eq!(send(true, &[("checksum", "x")]), [end]);
-    for (ends, fields, violation) in [
+    for (ends_stream, fields, violation) in [
         (false, [("checksum", "x")], Violation::Trailers),
         (true, [(":method", "GET")], Violation::Trailers),
         (true, [("Checksum", "x")], Violation::FieldName),
         (true, [("checksum", "x\n")], Violation::FieldValue),
     ] {
-        assert_eq!(send(ends, &fields), [Got::Refused(1, violation)]);
+        assert_eq!(
+            send(ends_stream, &fields),
+            [OwnedEvent::Refused(1, violation)]
+        );
     }
 }

@@ -4,12 +4,16 @@ use crore_wire::http2::frame::{ACK, END_HEADERS, END_STREAM, Kind, MAX_31, PADDE
 use crore_wire::http2::{Connection, ErrorCode, Limits, NO_SLOT, Violation};
 
 use crate::peer::{
-    Got, Peer, block, frame, get, headers, post, preface, request, settings, u32_at,
+    OwnedEvent, Peer, block, frame, get, headers, post, preface, request, settings, u32_at,
 };
 
-fn data(stream: u32, data: &[u8], ends: bool) -> Got {
+fn data(stream: u32, data: &[u8], ends_stream: bool) -> OwnedEvent {
     let data = data.to_vec();
-    Got::Data { stream, data, ends }
+    OwnedEvent::Data {
+        stream,
+        data,
+        ends_stream,
+    }
 }
 
 fn error_of(bytes: &[u8]) -> (Violation, u32) {
@@ -19,8 +23,8 @@ fn error_of(bytes: &[u8]) -> (Violation, u32) {
 #[test]
 fn the_server_announces_its_limits() {
     let mut peer = Peer::before_preface(Limits::default());
-    let written = peer.written();
-    let settings: Vec<(u16, u32)> = written[0]
+    let take_written = peer.take_written_frames();
+    let settings: Vec<(u16, u32)> = take_written[0]
         .1
         .chunks(6)
         .map(|setting| {
@@ -34,13 +38,13 @@ fn the_server_announces_its_limits() {
         settings,
         [(1, 0), (3, 128), (4, 65_535), (6, 16_384), (8, 1), (9, 1)]
     );
-    let (update, increment) = &written[1];
+    let (update, increment) = &take_written[1];
     assert_eq!((update.kind, update.stream), (Kind::WindowUpdate as u8, 0));
     assert_eq!(u32_at(increment, 0), 256 * 1024 - 65_535);
-    assert_eq!(written.len(), 2);
+    assert_eq!(take_written.len(), 2);
     peer.feed(&preface());
     assert!(!peer.connection.is_acknowledged());
-    let (ack, _) = &peer.written()[0];
+    let (ack, _) = &peer.take_written_frames()[0];
     assert_eq!(
         (ack.kind, ack.flags, ack.len),
         (Kind::Settings as u8, ACK, 0)
@@ -54,8 +58,8 @@ fn a_connection_begins_with_the_preface_and_settings() {
         b"PRI * HTTP/2.0\r\n\r\nSX",
         b"\0",
     ] {
-        let got = Peer::before_preface(Limits::default()).violation(begin);
-        assert_eq!(got, (Violation::Preface, 1));
+        let events = Peer::before_preface(Limits::default()).violation(begin);
+        assert_eq!(events, (Violation::Preface, 1));
     }
     let preface = &preface()[..24];
     for first in [
@@ -65,8 +69,8 @@ fn a_connection_begins_with_the_preface_and_settings() {
         frame(Kind::GoAway, 0, 0, &[0; 8]),
     ] {
         let bytes = [preface, &first].concat();
-        let got = Peer::before_preface(Limits::default()).violation(&bytes);
-        assert_eq!(got, (Violation::FirstFrame, 1));
+        let events = Peer::before_preface(Limits::default()).violation(&bytes);
+        assert_eq!(events, (Violation::FirstFrame, 1));
     }
 }
 
@@ -95,7 +99,7 @@ fn a_stream_goes_through_its_states() {
 }
 
 #[test]
-fn a_number_is_used_once() {
+fn stream_number_is_used_only_once() {
     let mut peer = Peer::new();
     peer.get(1);
     assert_eq!(
@@ -106,7 +110,7 @@ fn a_number_is_used_once() {
     peer.get(1);
     assert_eq!(
         peer.send(Kind::ResetStream, 0, 1, &[0, 0, 0, 8]),
-        [Got::Reset(1, 8)]
+        [OwnedEvent::Reset(1, 8)]
     );
     assert_eq!(
         peer.violation(&request(1, true, &get())),
@@ -214,27 +218,27 @@ fn settings_are_checked() {
             "{setting:?}"
         );
     }
-    let many = settings(&[(0xf0f0, 0); 65]);
-    assert_eq!(error_of(&many), (Violation::ManySettings, 11));
+    let many_settings = settings(&[(0xf0f0, 0); 65]);
+    assert_eq!(error_of(&many_settings), (Violation::ManySettings, 11));
     let mut peer = Peer::new();
     assert_eq!(
         peer.feed(&settings(&[(2, 0), (5, (1 << 24) - 1), (4, MAX_31)])),
         []
     );
-    assert_eq!(peer.written().len(), 1);
+    assert_eq!(peer.take_written_frames().len(), 1);
 }
 
 #[test]
 fn a_ping_is_answered() {
     let mut peer = Peer::new();
     assert_eq!(peer.send(Kind::Ping, 0, 0, b"12345678"), []);
-    let (header, payload) = &peer.written()[0];
+    let (header, payload) = &peer.take_written_frames()[0];
     assert_eq!(
         (header.kind, header.flags, &payload[..]),
         (6, ACK, &b"12345678"[..])
     );
     assert_eq!(peer.send(Kind::Ping, ACK, 0, b"abcdefgh"), []);
-    assert_eq!(peer.written(), []);
+    assert_eq!(peer.take_written_frames(), []);
 }
 
 #[test]
@@ -243,9 +247,13 @@ fn the_server_resets_a_stream() {
     peer.post(1);
     peer.connection.reset(1, ErrorCode::Cancel, &mut peer.out);
     peer.connection.reset(1, ErrorCode::Cancel, &mut peer.out);
-    let written = peer.written();
+    let take_written = peer.take_written_frames();
     assert_eq!(
-        (written.len(), written[0].0.kind, u32_at(&written[0].1, 0)),
+        (
+            take_written.len(),
+            take_written[0].0.kind,
+            u32_at(&take_written[0].1, 0)
+        ),
         (1, 3, 8)
     );
     // What was on its way is ignored.
@@ -256,11 +264,14 @@ fn the_server_resets_a_stream() {
         frame(Kind::ResetStream, 0, 1, &[0; 4]),
     ] {
         assert_eq!(peer.feed(&bytes), []);
-        assert_eq!(peer.written(), []);
+        assert_eq!(peer.take_written_frames(), []);
     }
     // But its fields are in the table.
-    let got = peer.feed(&headers(3, true, &[&block(&get())[..], &[0xbe]].concat()));
-    assert!(matches!(got[..], [Got::Request { .. }]), "{got:?}");
+    let events = peer.feed(&headers(3, true, &[&block(&get())[..], &[0xbe]].concat()));
+    assert!(
+        matches!(events[..], [OwnedEvent::Request { .. }]),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -269,8 +280,8 @@ fn only_streams_that_the_server_ended_are_excused() {
     peer.get(1);
     peer.post(3);
     peer.connection.reset(3, ErrorCode::Cancel, &mut peer.out);
-    let late = frame(Kind::Data, 0, 1, b"abc");
-    assert_eq!(peer.violation(&late), (Violation::StreamClosed, 5));
+    let late_data = frame(Kind::Data, 0, 1, b"abc");
+    assert_eq!(peer.violation(&late_data), (Violation::StreamClosed, 5));
 }
 
 #[test]
@@ -290,7 +301,7 @@ fn too_many_streams_are_refused_and_may_be_tried_again() {
         streams: 2,
         ..Limits::default()
     };
-    let mut peer = Peer::with(limits);
+    let mut peer = Peer::with_limits(limits);
     peer.get(1);
     peer.get(3);
     // The block is decoded nevertheless: it inserts a field into the table.
@@ -301,9 +312,9 @@ fn too_many_streams_are_refused_and_may_be_tried_again() {
     );
     assert_eq!(peer.send(Kind::Data, 0, 5, b"on its way"), []);
     peer.send(Kind::ResetStream, 0, 1, &[0; 4]);
-    let got = peer.feed(&headers(7, true, &[&block(&get())[..], &[0xbe]].concat()));
-    let [Got::Request { head, .. }] = &got[..] else {
-        panic!("{got:?}")
+    let events = peer.feed(&headers(7, true, &[&block(&get())[..], &[0xbe]].concat()));
+    let [OwnedEvent::Request { head, .. }] = &events[..] else {
+        panic!("{events:?}")
     };
     assert!(head.contains("a: b\r\n"), "{head}");
     // The client was told of two, so a lower limit is for other connections.
@@ -317,11 +328,11 @@ fn no_stream_is_opened_after_goaway() {
     let mut peer = Peer::new();
     peer.post(1);
     peer.connection.drain(&mut peer.out);
-    assert_eq!(u32_at(&peer.written()[0].1, 0), MAX_31);
+    assert_eq!(u32_at(&peer.take_written_frames()[0].1, 0), MAX_31);
     peer.post(3);
     peer.connection
         .go_away(ErrorCode::NoError, "drain", &mut peer.out);
-    let (_, payload) = &peer.written()[0];
+    let (_, payload) = &peer.take_written_frames()[0];
     assert_eq!(
         (u32_at(payload, 0), u32_at(payload, 4), &payload[8..]),
         (3, 0, &b"drain"[..])
@@ -332,7 +343,7 @@ fn no_stream_is_opened_after_goaway() {
     assert_eq!(peer.send(Kind::Data, 0, 5, &[0; 100]), []);
     assert_eq!(peer.send(Kind::ResetStream, 0, 5, &[0; 4]), []);
     assert_eq!(peer.connection.streams(), 2);
-    assert_eq!(peer.written(), []);
+    assert_eq!(peer.take_written_frames(), []);
     // Earlier ones go on.
     assert_eq!(
         peer.send(Kind::Data, END_STREAM, 1, b"x"),
@@ -343,26 +354,29 @@ fn no_stream_is_opened_after_goaway() {
 }
 
 #[test]
-fn the_client_says_goodbye() {
+fn goaway_of_the_client_is_handled() {
     let mut peer = Peer::new();
     let payload = [&[0, 0, 0, 0, 0, 0, 0, 2][..], &[b'x'; 1000]].concat();
-    assert_eq!(peer.send(Kind::GoAway, 0, 0, &payload), [Got::GoAway(2)]);
+    assert_eq!(
+        peer.send(Kind::GoAway, 0, 0, &payload),
+        [OwnedEvent::GoAway(2)]
+    );
     peer.get(1);
 }
 
 #[test]
-fn a_body_has_its_length() {
+fn body_must_have_its_announced_length() {
     let send = |length: &'static str, frames: &[(&[u8], bool)]| {
         let mut peer = Peer::new();
         let mut fields = post();
         fields.push(("content-length", length));
-        let mut got = peer.feed(&request(1, false, &fields));
-        for (data, ends) in frames {
-            got = peer.send(Kind::Data, u8::from(*ends), 1, data);
+        let mut events = peer.feed(&request(1, false, &fields));
+        for (data, ends_stream) in frames {
+            events = peer.send(Kind::Data, u8::from(*ends_stream), 1, data);
         }
-        got
+        events
     };
-    let refused = [Got::Refused(1, Violation::BodyLength)];
+    let refused = [OwnedEvent::Refused(1, Violation::BodyLength)];
     assert_eq!(
         send("3", &[(b"ab", false), (b"c", true)]),
         [data(1, b"c", true)]
@@ -385,7 +399,7 @@ fn a_body_has_its_length() {
     fields.truncate(4);
     fields.push(("content-length", "3"));
     peer.feed(&request(3, false, &fields));
-    let refused = [Got::Refused(3, Violation::BodyLength)];
+    let refused = [OwnedEvent::Refused(3, Violation::BodyLength)];
     assert_eq!(peer.send(Kind::Data, 0, 3, b"abcd"), refused);
     assert_eq!(peer.send(Kind::Data, 0, 3, b"e"), []);
 }

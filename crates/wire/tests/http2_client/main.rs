@@ -29,7 +29,7 @@ async fn serve(mut io: DuplexStream, limits: Limits) -> Service {
     let mut buf = vec![0; 3_000];
     loop {
         io.write_all(&std::mem::take(&mut service.out)).await.ok();
-        if service.ended.is_some() {
+        if service.violation.is_some() {
             return service;
         }
         match io.read(&mut buf).await {
@@ -41,9 +41,9 @@ async fn serve(mut io: DuplexStream, limits: Limits) -> Service {
 
 /// A client, and the server that it talks to.
 async fn connect_with(builder: &Builder, limits: Limits) -> (Sender, JoinHandle<Service>) {
-    let (ours, theirs) = tokio::io::duplex(10_000);
-    let server = tokio::spawn(serve(ours, limits));
-    let (sender, connection) = builder.handshake(theirs).await.expect("a handshake");
+    let (client_end, server_end) = tokio::io::duplex(10_000);
+    let server = tokio::spawn(serve(client_end, limits));
+    let (sender, connection) = builder.handshake(server_end).await.expect("a handshake");
     tokio::spawn(async move { connection.await.ok() });
     (sender, server)
 }
@@ -67,16 +67,16 @@ async fn exchange(
     let mut sender = sender.clone().ready().await?;
     let (answer, mut stream) = sender.send_request(request, body.is_empty())?;
     let sending = async {
-        let mut left = body;
-        while !left.is_empty() {
-            stream.reserve_capacity(left.len());
+        let mut unsent = body;
+        while !unsent.is_empty() {
+            stream.reserve_capacity(unsent.len());
             let Some(capacity) = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await else {
                 return;
             };
-            let (part, rest) = left.split_at(capacity.expect("capacity"));
-            left = rest;
+            let (part, rest) = unsent.split_at(capacity.expect("capacity"));
+            unsent = rest;
             stream
-                .send_data(part.to_vec().into(), left.is_empty())
+                .send_data(part.to_vec().into(), unsent.is_empty())
                 .expect("sent");
         }
     };
@@ -238,7 +238,7 @@ async fn a_large_head_is_answered_with_431() {
 async fn rapid_resets_end_the_connection() {
     let (sender, server) = connect().await;
     let mut sender = sender;
-    let ended = loop {
+    let outcome = loop {
         sender = match sender.ready().await {
             Ok(sender) => sender,
             Err(error) => break error,
@@ -249,8 +249,8 @@ async fn rapid_resets_end_the_connection() {
         stream.send_reset(Reason::CANCEL);
         tokio::task::yield_now().await;
     };
-    assert_eq!(ended.reason(), Some(Reason::ENHANCE_YOUR_CALM));
-    assert_eq!(server.await.unwrap().ended, Some(Violation::ResetFlood));
+    assert_eq!(outcome.reason(), Some(Reason::ENHANCE_YOUR_CALM));
+    assert_eq!(server.await.unwrap().violation, Some(Violation::ResetFlood));
 }
 
 /// A server for tools that a person starts.
@@ -267,7 +267,7 @@ fn serve_on_a_socket() {
             let mut buf = vec![0; 16_384];
             loop {
                 let out = std::mem::take(&mut service.out);
-                if socket.write_all(&out).is_err() || service.ended.is_some() {
+                if socket.write_all(&out).is_err() || service.violation.is_some() {
                     return;
                 }
                 match socket.read(&mut buf) {

@@ -21,11 +21,11 @@ pub struct Service {
     limits: Limits,
     streams: Streams,
     scratch: Scratch,
-    kept: Vec<u8>,
+    incomplete_frame: Vec<u8>,
     /// What must be sent.
     pub out: Vec<u8>,
     /// Why the connection must be closed.
-    pub ended: Option<Violation>,
+    pub violation: Option<Violation>,
 }
 
 impl Service {
@@ -36,19 +36,19 @@ impl Service {
             limits,
             streams: Streams::default(),
             scratch: Scratch::default(),
-            kept: Vec::new(),
+            incomplete_frame: Vec::new(),
             out,
-            ended: None,
+            violation: None,
         }
     }
 
     pub fn receive(&mut self, bytes: &[u8], now_s: u32) {
-        self.kept.extend_from_slice(bytes);
+        self.incomplete_frame.extend_from_slice(bytes);
         let mut at = 0;
         loop {
             let (limits, scratch, out) = (&self.limits, &mut self.scratch, &mut self.out);
-            let left = &self.kept[at..];
-            match self.connection.receive(left, now_s, limits, scratch, out) {
+            let unread = &self.incomplete_frame[at..];
+            match self.connection.receive(unread, now_s, limits, scratch, out) {
                 Ok(received) => {
                     at += received.consumed;
                     let Some(event) = received.event else { break };
@@ -56,12 +56,12 @@ impl Service {
                         .handle(&mut self.connection, event, &mut self.out);
                 }
                 Err(violation) => {
-                    self.ended = Some(violation);
+                    self.violation = Some(violation);
                     break;
                 }
             }
         }
-        self.kept.drain(..at);
+        self.incomplete_frame.drain(..at);
     }
 }
 
@@ -145,9 +145,10 @@ impl Streams {
             *end = ends;
             return;
         }
-        let taken = connection.send_data(stream, body, ends, out);
-        if taken < body.len() {
-            self.waiting.insert(stream, (body[taken..].to_vec(), ends));
+        let accepted = connection.send_data(stream, body, ends, out);
+        if accepted < body.len() {
+            self.waiting
+                .insert(stream, (body[accepted..].to_vec(), ends));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, Packet, encode};
 
-use crate::{accepted, packet, refused, whole};
+use crate::{accepted, decode_complete, packet, refused};
 
 #[test]
 fn protocol_names_and_versions() {
@@ -33,13 +33,13 @@ fn a_bridge_of_3_1_1_is_known_by_its_level() {
             0x10,
             &[b"\0\x04MQTT", &[level][..], b"\x02\0\0\0\0"].concat(),
         );
-        let Ok(Packet::Connect(connect)) = whole(V311, &bytes) else {
+        let Ok(Packet::Connect(connect)) = decode_complete(V311, &bytes) else {
             panic!("{level:#04x} is fine")
         };
         assert_eq!((connect.version, connect.bridge), (V311, bridge));
-        let mut again = Vec::new();
-        encode::connect(&mut again, &connect);
-        assert_eq!(again, bytes);
+        let mut encoded = Vec::new();
+        encode::connect(&mut encoded, &connect);
+        assert_eq!(encoded, bytes);
     }
 }
 
@@ -48,27 +48,27 @@ fn connect_flags_agree() {
     for flags in 0..=255_u8 {
         let will_qos = flags >> 3 & 3;
         let will = flags & 4 != 0;
-        let bad = flags & 1 != 0 || will_qos == 3 || (!will && flags & 0b0011_1000 != 0);
+        let is_invalid = flags & 1 != 0 || will_qos == 3 || (!will && flags & 0b0011_1000 != 0);
         let (user, password) = (flags & 0x80 != 0, flags & 0x40 != 0);
         for version in [V311, V5] {
             let mut body = b"\0\x04MQTT".to_vec();
             body.extend([version.level(), flags, 0, 0]);
-            let none: &[u8] = if version == V5 { b"\0" } else { b"" };
-            body.extend_from_slice(none);
+            let no_properties: &[u8] = if version == V5 { b"\0" } else { b"" };
+            body.extend_from_slice(no_properties);
             body.extend_from_slice(b"\0\x02id");
             if will {
-                body.extend_from_slice(none);
+                body.extend_from_slice(no_properties);
                 body.extend_from_slice(b"\0\x01w\0\x01p");
             }
             for _ in 0..u8::from(user) + u8::from(password) {
                 body.extend_from_slice(b"\0\x01x");
             }
-            if bad || (version == V311 && password && !user) {
+            if is_invalid || (version == V311 && password && !user) {
                 refused(version, 0x10, &body, Error::ConnectFlags, 0x81);
                 continue;
             }
             let bytes = packet(0x10, &body);
-            let Ok(Packet::Connect(connect)) = whole(V311, &bytes) else {
+            let Ok(Packet::Connect(connect)) = decode_complete(V311, &bytes) else {
                 panic!("{flags:#04x} is fine")
             };
             assert_eq!(connect.version, version);

@@ -3,7 +3,7 @@
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, PacketType, ReasonCode, fixed_header};
 
-use crate::{MAX, whole};
+use crate::{MAX, decode_complete};
 
 #[test]
 fn fixed_headers_are_refused_from_their_first_byte() {
@@ -70,10 +70,16 @@ fn the_limit_counts_the_fixed_header() {
 #[test]
 fn a_padded_remaining_length_is_refused_in_5_only() {
     let publish = b"\x30\x84\x00\0\x01tx";
-    assert!(whole(V311, publish).is_ok());
-    assert_eq!(whole(V5, publish), Err(Error::VariableByteInteger));
+    assert!(decode_complete(V311, publish).is_ok());
+    assert_eq!(
+        decode_complete(V5, publish),
+        Err(Error::VariableByteInteger)
+    );
     let connect = b"\x10\x8D\x00\0\x04MQTT\x05\x02\0\0\0\0\0";
-    assert_eq!(whole(V5, connect), Err(Error::VariableByteInteger));
+    assert_eq!(
+        decode_complete(V5, connect),
+        Err(Error::VariableByteInteger)
+    );
     let connect = b"\x10\x8C\x00\0\x04MQTT\x04\x02\0\0\0\0";
-    assert!(whole(V5, connect).is_ok());
+    assert!(decode_complete(V5, connect).is_ok());
 }

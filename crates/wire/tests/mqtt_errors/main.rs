@@ -15,7 +15,7 @@ const MAX: usize = 1 << 20;
 type Row = (u8, &'static [u8], &'static [u8], &'static [u8]);
 
 /// Decodes one packet, using its own length field.
-fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
+fn decode_complete(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");
     decode(version, header, &bytes[at..])
@@ -36,13 +36,13 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
 
 #[track_caller]
 fn refused(version: Version, first: u8, body: &[u8], error: Error, reason: u8) {
-    assert_eq!(whole(version, &packet(first, body)), Err(error));
+    assert_eq!(decode_complete(version, &packet(first, body)), Err(error));
     assert_eq!(error.reason().value(), reason, "{error}");
 }
 
 #[track_caller]
 fn accepted(version: Version, first: u8, body: &[u8]) {
-    assert!(whole(version, &packet(first, body)).is_ok());
+    assert!(decode_complete(version, &packet(first, body)).is_ok());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn each_packet_has_reason_codes_of_its_own() {
 }
 
 #[test]
-fn farewells_and_authentication() {
+fn disconnects_and_authentication() {
     refused(V311, 0xE0, b"\0", Error::TrailingBytes, 0x81);
     refused(V5, 0xE0, b"\0\0\0", Error::TrailingBytes, 0x81);
     refused(V311, 0xF0, b"", Error::PacketType, 0x81);

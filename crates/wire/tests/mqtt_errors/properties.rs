@@ -50,9 +50,9 @@ fn properties_have_their_places() {
     for (first, before, after, listed) in table {
         for id in 0..=255_u8 {
             let value = value(id);
-            let one = [&[id][..], value].concat();
-            let len = [one.len() as u8];
-            let body = [before, &len, &one, after].concat();
+            let property = [&[id][..], value].concat();
+            let len = [property.len() as u8];
+            let body = [before, &len, &property, after].concat();
             // Authentication data needs a method. Without one it is an error of its own.
             let fits_alone = listed.contains(&id);
             let data = id == 0x16 && listed.contains(&0x15);
@@ -64,19 +64,19 @@ fn properties_have_their_places() {
             if !fits_alone {
                 continue;
             }
-            let len = [2 * one.len() as u8];
-            let body = [before, &len, &one, &one, after].concat();
+            let len = [2 * property.len() as u8];
+            let body = [before, &len, &property, &property, after].concat();
             match id == 0x26 || (id == 0x0B && first == 0x30) {
                 true => accepted(V5, first, &body),
                 false => refused(V5, first, &body, Error::DuplicateProperty(id), 0x82),
             }
-            for bad in forbidden(id) {
-                let one = [&[id][..], bad].concat();
-                let len = [one.len() as u8];
-                let body = [before, &len, &one, after].concat();
+            for invalid in forbidden(id) {
+                let property = [&[id][..], invalid].concat();
+                let len = [property.len() as u8];
+                let body = [before, &len, &property, after].concat();
                 let (error, reason) = match id {
                     0x23 => (Error::TopicAlias, 0x94),
-                    0x08 if bad != b"\0\0" => (Error::TopicName, 0x90),
+                    0x08 if invalid != b"\0\0" => (Error::TopicName, 0x90),
                     _ => (Error::PropertyValue(id), 0x82),
                 };
                 refused(V5, first, &body, error, reason);

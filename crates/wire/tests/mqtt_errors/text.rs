@@ -3,24 +3,31 @@
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, Packet};
 
-use crate::{accepted, packet, refused, whole};
+use crate::{accepted, decode_complete, packet, refused};
 
 #[test]
 fn text_is_utf_8_without_null() {
-    let with = |text: &[u8]| [&b"\0\x04MQTT\x04\x02\0\0\0"[..], &[text.len() as u8], text].concat();
-    for bad in [
+    let connect_with_text =
+        |text: &[u8]| [&b"\0\x04MQTT\x04\x02\0\0\0"[..], &[text.len() as u8], text].concat();
+    for invalid in [
         &b"\xC3\x28"[..],
         b"\xED\xA0\x80",     // a surrogate
         b"\xC0\x80",         // an overlong null
         b"\xF4\x90\x80\x80", // beyond U+10FFFF
         b"\xFF",
     ] {
-        refused(V311, 0x10, &with(bad), Error::NotUtf8, 0x81);
+        refused(
+            V311,
+            0x10,
+            &connect_with_text(invalid),
+            Error::NotUtf8,
+            0x81,
+        );
     }
-    refused(V311, 0x10, &with(b"a\0b"), Error::Nul, 0x81);
+    refused(V311, 0x10, &connect_with_text(b"a\0b"), Error::Nul, 0x81);
     // U+FEFF is an ordinary character [MQTT-1.5.4-3], and so are non-characters (section 1.5.4).
-    let bytes = packet(0x10, &with("\u{FEFF}a\u{FFFF}".as_bytes()));
-    let Ok(Packet::Connect(connect)) = whole(V311, &bytes) else {
+    let bytes = packet(0x10, &connect_with_text("\u{FEFF}a\u{FFFF}".as_bytes()));
+    let Ok(Packet::Connect(connect)) = decode_complete(V311, &bytes) else {
         panic!("a CONNECT")
     };
     assert_eq!(connect.client_id, "\u{FEFF}a\u{FFFF}");

@@ -14,7 +14,7 @@ use proptest::sample::Index;
 const MAX: usize = 1 << 16;
 
 /// The first packet of `bytes`, and the number of bytes that it takes.
-fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, Error> {
+fn decode_first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, Error> {
     let Some((header, at)) = fixed_header(bytes, MAX)? else {
         return Ok(None);
     };
@@ -27,32 +27,32 @@ fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, 
 
 /// Decodes the bytes, which must not panic. If a packet is accepted, it means the same after it is encoded again, and a further round
 /// changes nothing.
-fn survives(version: Version, bytes: &[u8]) {
-    let Ok(Some((packet, _))) = first(version, bytes) else {
+fn assert_round_trip(version: Version, bytes: &[u8]) {
+    let Ok(Some((packet, _))) = decode_first(version, bytes) else {
         return;
     };
     // A CONNECT is decoded in the version that it names itself.
-    let (mut once, mut twice) = (Vec::new(), Vec::new());
-    encode::packet(&mut once, version, &packet);
-    let (again, len) = first(version, &once).unwrap().unwrap();
-    assert_eq!((again, len), (packet, once.len()));
-    encode::packet(&mut twice, version, &again);
-    assert_eq!(once, twice);
+    let (mut encoded, mut encoded_again) = (Vec::new(), Vec::new());
+    encode::packet(&mut encoded, version, &packet);
+    let (decoded, len) = decode_first(version, &encoded).unwrap().unwrap();
+    assert_eq!((decoded, len), (packet, encoded.len()));
+    encode::packet(&mut encoded_again, version, &decoded);
+    assert_eq!(encoded, encoded_again);
     let _ = packet.check_from_client();
 }
 
 proptest! {
     #[test]
-    fn packets_come_back(
+    fn packets_decode_to_themselves(
         (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
     ) {
         let bytes = packet.encoded(version);
-        let (found, len) = first(version, &bytes).unwrap().unwrap();
+        let (decoded, len) = decode_first(version, &bytes).unwrap().unwrap();
         prop_assert_eq!(len, bytes.len());
-        packet.assert_is(&found);
-        let mut again = Vec::new();
-        encode::packet(&mut again, version, &found);
-        prop_assert_eq!(again, bytes);
+        packet.assert_is(&decoded);
+        let mut encoded_again = Vec::new();
+        encode::packet(&mut encoded_again, version, &decoded);
+        prop_assert_eq!(encoded_again, bytes);
     }
 
     #[test]
@@ -63,35 +63,35 @@ proptest! {
         let stream: Vec<u8> = sent.iter().flat_map(|packet| packet.encoded(version)).collect();
         let mut pieces = pieces.iter().cycle();
         let mut expected = sent.iter();
-        let (mut held, mut rest) = (Vec::new(), stream.as_slice());
+        let (mut incomplete, mut rest) = (Vec::new(), stream.as_slice());
         while !rest.is_empty() {
-            let (piece, after) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
-            held.extend_from_slice(piece);
-            rest = after;
-            while let Some((packet, len)) = first(version, &held).unwrap() {
+            let (piece, remaining) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
+            incomplete.extend_from_slice(piece);
+            rest = remaining;
+            while let Some((packet, len)) = decode_first(version, &incomplete).unwrap() {
                 expected.next().unwrap().assert_is(&packet);
-                held.drain(..len);
+                incomplete.drain(..len);
             }
         }
-        prop_assert!(held.is_empty() && expected.next().is_none());
+        prop_assert!(incomplete.is_empty() && expected.next().is_none());
     }
 
     #[test]
-    fn a_part_is_never_a_packet_nor_an_error(
+    fn incomplete_packet_is_neither_a_packet_nor_an_error(
         (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
         cut in any::<Index>(),
     ) {
         let bytes = packet.encoded(version);
-        prop_assert_eq!(first(version, &bytes[..cut.index(bytes.len())]), Ok(None));
+        prop_assert_eq!(decode_first(version, &bytes[..cut.index(bytes.len())]), Ok(None));
     }
 
     #[test]
     fn any_bytes_survive(version in versions(), mut bytes in vec(any::<u8>(), 0..80)) {
-        survives(version, &bytes);
+        assert_round_trip(version, &bytes);
         // Random bytes rarely have a length that fits, so set it.
         if bytes.len() > 2 {
             bytes[1] = bytes.len() as u8 - 2;
-            survives(version, &bytes);
+            assert_round_trip(version, &bytes);
         }
     }
 
@@ -102,9 +102,9 @@ proptest! {
         damage in vec((any::<Index>(), any::<u8>(), 0_u8..4), 1..4),
     ) {
         let mut bytes = packet.encoded(version);
-        for (at, byte, how) in damage {
+        for (at, byte, change) in damage {
             let at = at.index(bytes.len());
-            match how {
+            match change {
                 0 => bytes[at] = byte,
                 1 => bytes[at] ^= 1 << (byte & 7),
                 2 => bytes.insert(at, byte),
@@ -117,8 +117,8 @@ proptest! {
             if bytes.len() > 2 && bytes.len() < 130 {
                 bytes[1] = bytes.len() as u8 - 2;
             }
-            survives(version, &bytes);
-            survives(other, &bytes);
+            assert_round_trip(version, &bytes);
+            assert_round_trip(other, &bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 /// The packet as the other implementation encodes it after it has parsed this body.
-fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError> {
+fn encode_with_oracle(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError> {
     /// Parses with one of the other implementation's types, which must use all bytes.
     macro_rules! parse {
         ($module:ident :: $type:ident) => {{
@@ -53,7 +53,7 @@ fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError
 
 /// Packets that only this codec accepts: a password without a user name, which 5.0 allows (section 3.1.2.9), and Bad authentication method
 /// in DISCONNECT, which the table of section 2.4 lists.
-fn only_ours(packet: &Packet<'_>) -> bool {
+fn accepted_only_by_crore(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Connect(connect) => connect.password.is_some() && connect.user_name.is_none(),
         Packet::Disconnect(disconnect) => {
@@ -64,7 +64,7 @@ fn only_ours(packet: &Packet<'_>) -> bool {
 }
 
 /// Errors that only this codec reports, since the other implementation leaves these checks to its caller.
-fn only_theirs(error: Error) -> bool {
+fn accepted_only_by_oracle(error: Error) -> bool {
     matches!(
         error,
         Error::AuthenticationMethod
@@ -81,20 +81,20 @@ fn only_theirs(error: Error) -> bool {
 
 proptest! {
     #[test]
-    fn the_other_reads_and_writes_what_we_write(
+    fn other_implementation_reads_and_writes_our_packets(
         (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
     ) {
         let bytes = packet.encoded(version);
         let (header, at) = fixed_header(&bytes, bytes.len()).unwrap().unwrap();
-        if only_ours(&decode(version, header, &bytes[at..]).unwrap()) {
+        if accepted_only_by_crore(&decode(version, header, &bytes[at..]).unwrap()) {
             return Ok(());
         }
-        let written = theirs(version, bytes[0], &bytes[at..]);
-        prop_assert_eq!(written.map_err(|error| format!("{error:?}")), Ok(bytes));
+        let encoded = encode_with_oracle(version, bytes[0], &bytes[at..]);
+        prop_assert_eq!(encoded.map_err(|error| format!("{error:?}")), Ok(bytes));
     }
 
     #[test]
-    fn damage_is_judged_alike(
+    fn damaged_packets_are_judged_alike_by_both_implementations(
         (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
         at in any::<Index>(),
         byte in any::<u8>(),
@@ -107,10 +107,10 @@ proptest! {
         }
         let at = at.index(body.len());
         body[at] = byte;
-        let ours = decode(version, header, &body);
-        match (ours, theirs(version, bytes[0], &body)) {
-            (Ok(ours), Err(theirs)) => prop_assert!(only_ours(&ours), "{ours:?}: {theirs:?}"),
-            (Err(ours), Ok(theirs)) => prop_assert!(only_theirs(ours), "{ours:?}: {theirs:?}"),
+        let decoded = decode(version, header, &body);
+        match (decoded, encode_with_oracle(version, bytes[0], &body)) {
+            (Ok(decoded), Err(theirs)) => prop_assert!(accepted_only_by_crore(&decoded), "{decoded:?}: {theirs:?}"),
+            (Err(decoded), Ok(theirs)) => prop_assert!(accepted_only_by_oracle(decoded), "{decoded:?}: {theirs:?}"),
             _ => {}
         }
     }

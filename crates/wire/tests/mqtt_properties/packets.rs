@@ -171,9 +171,9 @@ impl Owned {
             (Owned::Connect { props, will, .. }, Packet::Connect(connect)) => {
                 props.assert_is(&connect.properties);
                 assert_eq!(will.is_some(), connect.will.is_some());
-                let will = will.as_ref().zip(connect.will).map(|(will, found)| {
-                    will.props.assert_is(&found.properties);
-                    will.borrowed(found.properties)
+                let will = will.as_ref().zip(connect.will).map(|(will, actual)| {
+                    will.props.assert_is(&actual.properties);
+                    will.borrowed(actual.properties)
                 });
                 assert_eq!(
                     self.connect(connect.version, connect.properties, will),
@@ -206,15 +206,15 @@ impl Owned {
                 props.assert_is(&subscribe.properties);
                 assert_eq!(*id, subscribe.packet_id);
                 assert_eq!(filters.len(), subscribe.filters.len());
-                let mine = filters.iter().map(|(f, options)| (f.as_str(), *options));
-                assert!(mine.eq(subscribe.filters.iter()));
+                let expected = filters.iter().map(|(f, options)| (f.as_str(), *options));
+                assert!(expected.eq(subscribe.filters.iter()));
             }
             (Owned::Unsubscribe(id, props, filters), Packet::Unsubscribe(unsubscribe)) => {
                 props.assert_is(&unsubscribe.properties);
                 assert_eq!(*id, unsubscribe.packet_id);
                 assert_eq!(filters.len(), unsubscribe.filters.len());
-                let mine = filters.iter().map(String::as_str);
-                assert!(mine.eq(unsubscribe.filters.iter()));
+                let expected = filters.iter().map(String::as_str);
+                assert!(expected.eq(unsubscribe.filters.iter()));
             }
             (Owned::Acks(PacketType::SubAck, id, props, reasons), Packet::SubAck(acks)) => {
                 props.assert_is(&acks.properties);
@@ -279,7 +279,7 @@ fn connects(version: Version) -> BoxedStrategy<Owned> {
     let will = (
         qos(),
         any::<bool>(),
-        props::of(version, props::WILL),
+        props::any_of(version, props::WILL),
         topics(),
         bytes(),
     )
@@ -292,7 +292,7 @@ fn connects(version: Version) -> BoxedStrategy<Owned> {
         });
     (
         any::<(bool, u16)>(),
-        props::of(version, props::CONNECT),
+        props::any_of(version, props::CONNECT),
         texts(),
         option::of(will),
         option::of(texts()),
@@ -321,7 +321,7 @@ fn connacks(version: Version) -> BoxedStrategy<Owned> {
             .boxed(),
         V5 => reasons(PacketType::ConnAck),
     };
-    (any::<bool>(), code, props::of(version, props::CONNACK))
+    (any::<bool>(), code, props::any_of(version, props::CONNACK))
         .prop_map(|(present, code, props)| {
             Owned::ConnAck(present && code == ReasonCode::SUCCESS, code, props)
         })
@@ -334,7 +334,7 @@ fn publishes(version: Version) -> BoxedStrategy<Owned> {
         any::<(bool, bool)>(),
         qos,
         topics(),
-        props::of(version, props::PUBLISH),
+        props::any_of(version, props::PUBLISH),
         bytes(),
     )
         .prop_map(|((dup, retain), qos, topic, props, payload)| {
@@ -351,7 +351,7 @@ fn acks(version: Version) -> BoxedStrategy<Owned> {
                 V311 => Just(ReasonCode::SUCCESS).boxed(),
                 V5 => reasons(kind),
             };
-            let props = props::of(version, props::ACK);
+            let props = props::any_of(version, props::ACK);
             (Just(kind), ids(), reason, props)
         })
         .prop_map(|(kind, id, reason, props)| Owned::Ack(kind, id, reason, props))
@@ -380,7 +380,7 @@ fn subscribes(version: Version) -> BoxedStrategy<Owned> {
     });
     (
         ids(),
-        props::of(version, props::SUBSCRIBE),
+        props::any_of(version, props::SUBSCRIBE),
         vec(filter, 1..5),
     )
         .prop_map(|(id, props, filters)| Owned::Subscribe(id, props, filters))
@@ -390,7 +390,7 @@ fn subscribes(version: Version) -> BoxedStrategy<Owned> {
 fn unsubscribes(version: Version) -> BoxedStrategy<Owned> {
     (
         ids(),
-        props::of(version, props::UNSUBSCRIBE),
+        props::any_of(version, props::UNSUBSCRIBE),
         vec(filters(), 1..5),
     )
         .prop_map(|(id, props, filters)| Owned::Unsubscribe(id, props, filters))
@@ -407,12 +407,13 @@ fn lists_of_reasons(version: Version) -> BoxedStrategy<Owned> {
             let codes = match (version, sub) {
                 (V5, _) => vec(reasons(kind), 1..5).boxed(),
                 (V311, true) => {
-                    let four = reasons(kind).prop_filter("of 3.1.1", |code| code.value() <= 0x80);
-                    vec(four, 1..5).boxed()
+                    let v311_reasons =
+                        reasons(kind).prop_filter("of 3.1.1", |code| code.value() <= 0x80);
+                    vec(v311_reasons, 1..5).boxed()
                 }
                 (V311, false) => Just(Vec::new()).boxed(),
             };
-            (Just(kind), ids(), props::of(version, props::ACK), codes)
+            (Just(kind), ids(), props::any_of(version, props::ACK), codes)
         })
         .prop_map(|(kind, id, props, codes)| Owned::Acks(kind, id, props, codes))
         .boxed()
@@ -423,7 +424,7 @@ fn disconnects(version: Version) -> BoxedStrategy<Owned> {
         V311 => Just(ReasonCode::NORMAL_DISCONNECTION).boxed(),
         V5 => reasons(PacketType::Disconnect),
     };
-    (reason, props::of(version, props::DISCONNECT))
+    (reason, props::any_of(version, props::DISCONNECT))
         .prop_map(|(reason, props)| Owned::Disconnect(reason, props))
         .boxed()
 }
@@ -435,10 +436,10 @@ fn auths() -> BoxedStrategy<Owned> {
 }
 
 fn reasons(kind: PacketType) -> BoxedStrategy<ReasonCode> {
-    let all: Vec<ReasonCode> = (0..=255)
+    let known_reasons: Vec<ReasonCode> = (0..=255)
         .filter_map(|code| ReasonCode::for_packet(code, kind))
         .collect();
-    prop::sample::select(all).boxed()
+    prop::sample::select(known_reasons).boxed()
 }
 
 fn qos() -> impl Strategy<Value = Qos> {

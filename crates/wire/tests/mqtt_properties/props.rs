@@ -33,14 +33,14 @@ pub const DISCONNECT: &[u8] = &[0x11, 0x1C, 0x1F];
 const AUTH: &[u8] = &[0x1F];
 
 /// Some of `ids` and some user properties, in any order. None in 3.1.1.
-pub fn of(version: Version, ids: &'static [u8]) -> BoxedStrategy<Props> {
+pub fn any_of(version: Version, ids: &'static [u8]) -> BoxedStrategy<Props> {
     if version == Version::V311 {
         return Just(Props(Vec::new())).boxed();
     }
-    let some = prop::sample::subsequence(ids, 0..=ids.len());
-    (some, vec(one(0x26), 0..3))
+    let ids = prop::sample::subsequence(ids, 0..=ids.len());
+    (ids, vec(property(0x26), 0..3))
         .prop_flat_map(|(ids, users)| {
-            let values: Vec<_> = ids.into_iter().map(one).collect();
+            let values: Vec<_> = ids.into_iter().map(property).collect();
             (values, Just(users))
         })
         .prop_map(|(mut values, users)| {
@@ -54,8 +54,8 @@ pub fn of(version: Version, ids: &'static [u8]) -> BoxedStrategy<Props> {
 
 /// Properties with a method, which AUTH must have, and perhaps with data.
 pub fn auth() -> BoxedStrategy<Props> {
-    let data = proptest::option::of(one(0x16));
-    (of(Version::V5, AUTH), one(0x15), data)
+    let data = proptest::option::of(property(0x16));
+    (any_of(Version::V5, AUTH), property(0x15), data)
         .prop_map(|(mut props, method, data)| {
             props.0.push(method);
             props.0.extend(data);
@@ -64,7 +64,7 @@ pub fn auth() -> BoxedStrategy<Props> {
         .boxed()
 }
 
-fn one(id: u8) -> BoxedStrategy<(u8, Value)> {
+fn property(id: u8) -> BoxedStrategy<(u8, Value)> {
     let value = match id {
         0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28..=0x2A => {
             (0..2_u32).prop_map(Value::Number).boxed()
@@ -106,26 +106,26 @@ impl Props {
         buf
     }
 
-    /// Panics unless the getters of `found` return these values, and `None` for all other properties.
-    pub fn assert_is(&self, found: &Properties<'_>) {
-        let ids: Vec<u8> = found.iter().map(|(property, _)| property.id()).collect();
+    /// Panics unless the getters of `actual` return these values, and `None` for all other properties.
+    pub fn assert_is(&self, actual: &Properties<'_>) {
+        let ids: Vec<u8> = actual.iter().map(|(property, _)| property.id()).collect();
         assert!(self.0.iter().map(|(id, _)| id).eq(&ids));
         let users = self.0.iter().filter_map(|(_, value)| match value {
             Value::Pair(name, value) => Some((name.as_str(), value.as_str())),
             _ => None,
         });
-        assert!(users.eq(found.user_properties()));
+        assert!(users.eq(actual.user_properties()));
         for id in (1..=0x2A).filter(|&id| id != 0x26) {
-            let mine = self.0.iter().find(|(other, _)| *other == id);
-            let (number, text, bytes) = match mine.map(|(_, value)| value) {
+            let expected = self.0.iter().find(|(other, _)| *other == id);
+            let (number, text, bytes) = match expected.map(|(_, value)| value) {
                 Some(Value::Number(value)) => (Some(*value), None, None),
                 Some(Value::Text(value)) => (None, Some(value.as_str()), None),
                 Some(Value::Bytes(value)) => (None, None, Some(value.as_slice())),
                 _ => (None, None, None),
             };
-            assert_eq!(get_number(found, id), number.or(default(id)), "0x{id:02X}");
-            assert_eq!(get_text(found, id), text, "0x{id:02X}");
-            assert_eq!(get_bytes(found, id), bytes, "0x{id:02X}");
+            assert_eq!(get_number(actual, id), number.or(default(id)), "0x{id:02X}");
+            assert_eq!(get_text(actual, id), text, "0x{id:02X}");
+            assert_eq!(get_bytes(actual, id), bytes, "0x{id:02X}");
         }
     }
 }
@@ -168,25 +168,25 @@ fn put_text(buf: &mut PropertyWriter, id: u8, value: &str) {
     .unwrap();
 }
 
-fn get_number(found: &Properties<'_>, id: u8) -> Option<u32> {
+fn get_number(actual: &Properties<'_>, id: u8) -> Option<u32> {
     match id {
-        0x01 => found.payload_format_indicator().map(u32::from),
-        0x02 => found.message_expiry_interval_s(),
-        0x0B => found.subscription_identifier(),
-        0x11 => found.session_expiry_interval_s(),
-        0x13 => found.server_keep_alive_s().map(u32::from),
-        0x17 => Some(found.request_problem_information().into()),
-        0x18 => Some(found.will_delay_interval_s()),
-        0x19 => Some(found.request_response_information().into()),
-        0x21 => Some(found.receive_maximum().into()),
-        0x22 => Some(found.topic_alias_maximum().into()),
-        0x23 => found.topic_alias().map(u32::from),
-        0x24 => Some(found.maximum_qos().bits().into()),
-        0x25 => Some(found.retain_available().into()),
-        0x27 => found.maximum_packet_size_bytes(),
-        0x28 => Some(found.wildcard_subscription_available().into()),
-        0x29 => Some(found.subscription_identifiers_available().into()),
-        0x2A => Some(found.shared_subscription_available().into()),
+        0x01 => actual.payload_format_indicator().map(u32::from),
+        0x02 => actual.message_expiry_interval_s(),
+        0x0B => actual.subscription_identifier(),
+        0x11 => actual.session_expiry_interval_s(),
+        0x13 => actual.server_keep_alive_s().map(u32::from),
+        0x17 => Some(actual.request_problem_information().into()),
+        0x18 => Some(actual.will_delay_interval_s()),
+        0x19 => Some(actual.request_response_information().into()),
+        0x21 => Some(actual.receive_maximum().into()),
+        0x22 => Some(actual.topic_alias_maximum().into()),
+        0x23 => actual.topic_alias().map(u32::from),
+        0x24 => Some(actual.maximum_qos().bits().into()),
+        0x25 => Some(actual.retain_available().into()),
+        0x27 => actual.maximum_packet_size_bytes(),
+        0x28 => Some(actual.wildcard_subscription_available().into()),
+        0x29 => Some(actual.subscription_identifiers_available().into()),
+        0x2A => Some(actual.shared_subscription_available().into()),
         _ => None,
     }
 }
@@ -202,23 +202,23 @@ fn default(id: u8) -> Option<u32> {
     }
 }
 
-fn get_text<'a>(found: &Properties<'a>, id: u8) -> Option<&'a str> {
+fn get_text<'a>(actual: &Properties<'a>, id: u8) -> Option<&'a str> {
     match id {
-        0x03 => found.content_type(),
-        0x08 => found.response_topic(),
-        0x12 => found.assigned_client_identifier(),
-        0x15 => found.authentication_method(),
-        0x1A => found.response_information(),
-        0x1C => found.server_reference(),
-        0x1F => found.reason_string(),
+        0x03 => actual.content_type(),
+        0x08 => actual.response_topic(),
+        0x12 => actual.assigned_client_identifier(),
+        0x15 => actual.authentication_method(),
+        0x1A => actual.response_information(),
+        0x1C => actual.server_reference(),
+        0x1F => actual.reason_string(),
         _ => None,
     }
 }
 
-fn get_bytes<'a>(found: &Properties<'a>, id: u8) -> Option<&'a [u8]> {
+fn get_bytes<'a>(actual: &Properties<'a>, id: u8) -> Option<&'a [u8]> {
     match id {
-        0x09 => found.correlation_data(),
-        0x16 => found.authentication_data(),
+        0x09 => actual.correlation_data(),
+        0x16 => actual.authentication_data(),
         _ => None,
     }
 }

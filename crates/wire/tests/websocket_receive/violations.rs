@@ -3,13 +3,15 @@
 use crore_wire::websocket::frame::{Opcode, write_header};
 use crore_wire::websocket::receive::{Role, Violation};
 
-use crate::{Seen, assert_same_for_every_split, config, feed, fragment, masked, run, server};
+use crate::{
+    OwnedEvent, assert_same_for_every_split, config, feed, fragment, masked, receive_as_server, run,
+};
 
 #[test]
 fn every_violation_has_its_code() {
     use Violation::*;
     let open = fragment(Opcode::Text, false, b"a");
-    let after_open = |more: &[u8]| [&open[..], more].concat();
+    let after_open = |bytes: &[u8]| [&open[..], bytes].concat();
     let close = |payload: &[u8]| masked(Opcode::Close, payload);
     let table: Vec<(Vec<u8>, Violation, u16)> = vec![
         (vec![0xC1], ReservedBits, 1002),
@@ -55,8 +57,8 @@ fn every_violation_has_its_code() {
     ];
     for (stream, violation, code) in table {
         assert_eq!(
-            server(&stream).last(),
-            Some(&Seen::Broken(violation)),
+            receive_as_server(&stream).last(),
+            Some(&OwnedEvent::Broken(violation)),
             "{stream:x?}"
         );
         assert_eq!(violation.code(), code);
@@ -64,13 +66,22 @@ fn every_violation_has_its_code() {
     }
     let client = config(Role::Client, true);
     let broken = |bytes: &[u8]| assert_same_for_every_split(bytes, &client);
-    assert_eq!(broken(&[0x81, 0x80]), [Seen::Broken(Masked)]);
-    assert_eq!(broken(&[0xC1, 0x01, 0xFF]), [Seen::Broken(BadDeflate)]);
+    assert_eq!(broken(&[0x81, 0x80]), [OwnedEvent::Broken(Masked)]);
+    assert_eq!(
+        broken(&[0xC1, 0x01, 0xFF]),
+        [OwnedEvent::Broken(BadDeflate)]
+    );
     assert_eq!(BadDeflate.code(), 1007);
     // RSV1 is allowed only on a message's first frame, and never on control frames.
-    assert_eq!(broken(&[0xC9]), [Seen::Broken(ReservedBits)]);
-    assert_eq!(broken(&[0x41, 0x00, 0xC0]), [Seen::Broken(ReservedBits)]);
-    assert_eq!(broken(&[0x01, 0x00, 0xC0]), [Seen::Broken(ReservedBits)]);
+    assert_eq!(broken(&[0xC9]), [OwnedEvent::Broken(ReservedBits)]);
+    assert_eq!(
+        broken(&[0x41, 0x00, 0xC0]),
+        [OwnedEvent::Broken(ReservedBits)]
+    );
+    assert_eq!(
+        broken(&[0x01, 0x00, 0xC0]),
+        [OwnedEvent::Broken(ReservedBits)]
+    );
 }
 
 #[test]
@@ -81,19 +92,19 @@ fn close_codes_are_those_that_may_be_sent() {
         let frame = masked(Opcode::Close, &code.to_be_bytes());
         let (events, _) = run(&frame, &[], &config);
         let expected = match valid(code) {
-            true => Seen::Close(Some(code), Vec::new()),
-            false => Seen::Broken(Violation::CloseCode),
+            true => OwnedEvent::Close(Some(code), Vec::new()),
+            false => OwnedEvent::Broken(Violation::CloseCode),
         };
         assert_eq!(events, [expected]);
     }
     assert_eq!(
-        server(&masked(Opcode::Close, b"")),
-        [Seen::Close(None, Vec::new())]
+        receive_as_server(&masked(Opcode::Close, b"")),
+        [OwnedEvent::Close(None, Vec::new())]
     );
     let mut long = 1000_u16.to_be_bytes().to_vec();
     long.extend([b'r'; 123]);
-    let expected = Seen::Close(Some(1000), long[2..].to_vec());
-    assert_eq!(server(&masked(Opcode::Close, &long)), [expected]);
+    let expected = OwnedEvent::Close(Some(1000), long[2..].to_vec());
+    assert_eq!(receive_as_server(&masked(Opcode::Close, &long)), [expected]);
 }
 
 /// The number of payload bytes of a text frame that are accepted before the refusal, fed one at a time. The frame announces one byte more
@@ -110,13 +121,13 @@ fn refused_after(text: &[u8]) -> Option<usize> {
         Some([0; 4]),
     );
     let mut partial = None;
-    let mut all = Vec::new();
-    assert!(feed(&mut partial, &head, &config, &mut all));
-    (0..text.len()).find(|&at| !feed(&mut partial, &text[at..=at], &config, &mut all))
+    let mut events = Vec::new();
+    assert!(feed(&mut partial, &head, &config, &mut events));
+    (0..text.len()).find(|&at| !feed(&mut partial, &text[at..=at], &config, &mut events))
 }
 
 #[test]
-fn bad_utf8_is_refused_at_the_first_byte_that_can_not_be_right() {
+fn invalid_utf8_is_refused_at_its_first_byte() {
     // The texts of cases 6.3 to 6.21 of the Autobahn test suite.
     let prefix = "\u{3ba}\u{1f79}\u{3c3}\u{3bc}\u{3b5}".as_bytes();
     let table: &[(&[u8], Option<usize>)] = &[
@@ -147,25 +158,31 @@ fn bad_utf8_is_refused_at_the_first_byte_that_can_not_be_right() {
     ];
     for (bytes, refused) in table {
         assert_eq!(refused_after(bytes), *refused, "{bytes:x?}");
-        let after = [prefix, bytes].concat();
+        let stream = [prefix, bytes].concat();
         assert_eq!(
-            refused_after(&after),
+            refused_after(&stream),
             refused.map(|at| at + prefix.len()),
-            "{after:x?}"
+            "{stream:x?}"
         );
     }
 }
 
 #[test]
-fn bad_utf8_is_refused_across_fragments_before_the_message_ends() {
+fn invalid_utf8_across_fragments_is_refused_before_the_message_ends() {
     let stream = [
         fragment(Opcode::Text, false, b"\xF4"),
         fragment(Opcode::Ping, true, b""),
         fragment(Opcode::Continuation, false, b"\x90"),
     ];
-    let expected = [Seen::Ping(Vec::new()), Seen::Broken(Violation::BadUtf8)];
-    assert_eq!(server(&stream.concat()), expected);
+    let expected = [
+        OwnedEvent::Ping(Vec::new()),
+        OwnedEvent::Broken(Violation::BadUtf8),
+    ];
+    assert_eq!(receive_as_server(&stream.concat()), expected);
     // The content of binary messages is not checked.
     let binary = masked(Opcode::Binary, b"\xFF\xFE");
-    assert_eq!(server(&binary), [Seen::Binary(b"\xFF\xFE".to_vec())]);
+    assert_eq!(
+        receive_as_server(&binary),
+        [OwnedEvent::Binary(b"\xFF\xFE".to_vec())]
+    );
 }
