@@ -141,6 +141,18 @@ fn servers_measured_side_by_side_have_their_own_windows_and_lose_no_message() {
     }
 }
 
+#[test]
+fn watchers_and_an_endpoint_are_told_of_members() {
+    let rows = ["--rows", "join,webhooks", "--connections", "50"];
+    let load = ["--rate", "500", "--duration", "2"];
+    let result = run_scenario(&[&["presence"], &rows[..], &load].concat());
+    assert_eq!(count(&result, "/rows/join/members"), 50);
+    for endpoint in ["fast", "slow"] {
+        let told = format!("/rows/webhooks/{endpoint}/told/joins_and_leaves");
+        assert!(count(&result, &told) > 0, "{endpoint}: {result}");
+    }
+}
+
 /// Only root may make namespaces and devices.
 #[allow(clippy::print_stderr, reason = "a test that did not run says so")]
 fn may_run_a_swarm() -> bool {

@@ -88,6 +88,11 @@ impl Link {
     /// Connects. A read that takes longer than `timeout` returns [`LinkError::Violation`].
     pub fn open(address: SocketAddr, timeout: Duration) -> Result<Link, LinkError> {
         let stream = TcpStream::connect(address).map_err(|_| LinkError::NotListening)?;
+        Link::of(stream, timeout)
+    }
+
+    /// A connection that is open. Reads have the same timeout as with [`Link::open`].
+    pub fn of(stream: TcpStream, timeout: Duration) -> Result<Link, LinkError> {
         let ready = stream
             .set_nodelay(true)
             .and_then(|()| stream.set_read_timeout(Some(timeout)));

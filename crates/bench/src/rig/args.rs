@@ -56,6 +56,8 @@ pub enum Scenario {
     Tls,
     /// Compares Crore with Centrifugo over its client protocol: memory, processor time of a delivery, and the time to reconnect; needs centrifugo
     Centrifugo,
+    /// Measures what it costs to know who subscribes: joins that others watch, the memory of a member, and webhooks with a slow endpoint
+    Presence,
     /// Measures memory and processor time of event streams and publishes over HTTP/2, compared with HTTP/1.1; needs h2load
     Http2,
     /// Kills, cuts off and restarts the two nodes and three NATS servers of a cluster, and checks that no message is lost
@@ -199,8 +201,8 @@ pub struct RunArgs {
     pub peer: Vec<ServerKind>,
     /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and
     /// quality-1); for tls idle, handshakes, storm; for
-    /// http2 connections, idle, fan-out, unicast, publish; for centrifugo idle, fan-out, unicast,
-    /// reconnect
+    /// http2 connections, idle, fan-out, unicast, publish; for centrifugo idle, fan-out, presence, unicast,
+    /// reconnect; for presence join, members, webhooks
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
     /// The `nats-server` binary, for durable and the scenarios with a cluster [default: $CRORE_NATS_SERVER, or the one in PATH]
@@ -215,7 +217,8 @@ pub struct RunArgs {
     /// Size of the log on disk in MiB, for recovery [default: 5,000]
     #[arg(long, value_name = "MIB")]
     pub disk_mib: Option<u32>,
-    /// Number of topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]
+    /// Number of topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]; number of topics with a
+    /// member, for presence [default: 1,000,000]
     #[arg(long)]
     pub topics: Option<u32>,
     /// Number of partitions of the log, for cluster-rates

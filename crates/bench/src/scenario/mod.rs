@@ -19,6 +19,7 @@ mod hold;
 mod http2;
 mod million;
 mod pair;
+mod presence;
 mod recovery;
 mod reload;
 mod sessions;
@@ -61,6 +62,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Fill => fill::run(args)?,
         Scenario::Tls => tls::run(args)?,
         Scenario::Centrifugo => centrifugo::run(args)?,
+        Scenario::Presence => presence::run(args)?,
         Scenario::Http2 => http2::run(args)?,
     };
     let of_this_run = json!({

@@ -76,6 +76,26 @@ impl Connection {
         self.send(&[Command::Connect])
     }
 
+    /// Sends commands, and waits for the answers.
+    pub fn command(&mut self, commands: &[Command<'_>]) -> Result<()> {
+        self.send(commands)?;
+        self.await_answers()
+    }
+
+    /// Publishes to its channel, and waits for the message.
+    pub fn publish_and_receive(&mut self, channel: &str) -> Result<()> {
+        let data = message(self.last_id as usize, channel, 0);
+        self.send(&[Command::Publish(channel, &data)])?;
+        let mut is_received = false;
+        while !is_received || self.answers < self.last_id {
+            ensure!(self.read()?, "no message");
+            self.handle_replies(|_, received| {
+                is_received |= received.starts_with(data.as_bytes())
+            })?;
+        }
+        Ok(())
+    }
+
     fn send(&mut self, commands: &[Command<'_>]) -> Result<()> {
         let mut out = Vec::new();
         for command in commands {

@@ -39,6 +39,8 @@ pub enum Command<'a> {
     Connect,
     /// Subscribes to a channel.
     Subscribe(&'a str),
+    /// Ends a subscription.
+    Unsubscribe(&'a str),
     /// Subscribes, and asks for the messages after a position. Only in JSON.
     Recover(&'a Position),
     /// Publishes JSON to a channel.
@@ -74,6 +76,9 @@ fn json_command(id: u32, command: &Command<'_>) -> String {
         Command::Subscribe(channel) => {
             format!(r#"{{"id":{id},"subscribe":{{"channel":"{channel}"}}}}"#)
         }
+        Command::Unsubscribe(channel) => {
+            format!(r#"{{"id":{id},"unsubscribe":{{"channel":"{channel}"}}}}"#)
+        }
         Command::Recover(position) => json!({
             "id": id,
             "subscribe": {
@@ -96,6 +101,10 @@ fn protobuf_command(id: u32, command: &Command<'_>) -> Vec<u8> {
         Command::Subscribe(channel) => {
             write_bytes(1, channel.as_bytes(), &mut request);
             5
+        }
+        Command::Unsubscribe(channel) => {
+            write_bytes(1, channel.as_bytes(), &mut request);
+            6
         }
         Command::Publish(channel, data) => {
             write_bytes(1, channel.as_bytes(), &mut request);

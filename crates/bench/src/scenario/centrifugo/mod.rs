@@ -1,11 +1,12 @@
 //! `centrifugo`: compares Crore with Centrifugo over Centrifugo's own client protocol, with the same clients, one server core each.
 //!
 //! * `idle`: memory of connections with 1, 10 and 50 subscriptions, also of MQTT clients of Crore.
-//! * `fan-out` and `unicast`: the server's processor time of a delivery, in JSON and in protobuf (`rig/deliveries.rs`). A client publishes.
+//! * `fan-out`, `presence` and `unicast`: the server's processor time of a delivery, in JSON and in protobuf (`rig/deliveries.rs`). A client publishes.
+//!   `presence` is the fan-out in a channel that has presence.
 //! * `reconnect`: the time in which all clients connect again and recover the message that they missed.
 
-mod clients;
-mod frames;
+pub mod clients;
+pub mod frames;
 mod mqtt;
 
 use std::path::PathBuf;
@@ -52,7 +53,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if is_chosen("idle") {
         rows.insert("idle".into(), measure_idle(args, &directory)?);
     }
-    for (row, is_fan_out) in [("fan-out", true), ("unicast", false)] {
+    for (row, is_fan_out) in [("fan-out", true), ("presence", true), ("unicast", false)] {
         if !is_chosen(row) {
             continue;
         }
@@ -60,7 +61,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         let mut variants = Vec::new();
         for format in [Format::Json, Format::Protobuf] {
             for kind in [ServerKind::Crore, ServerKind::Other] {
-                let server = start(args, kind, 0, &directory)?;
+                let server = start_with(args, kind, 0, row == "presence", &directory)?;
                 let channels = |client| vec![topic_name(is_fan_out, client)];
                 let clients = Clients::open(server.addresses[0], format, count, channels)?;
                 let name = format!("{}_{}", server_name(kind), format.name());
@@ -101,13 +102,23 @@ fn peer_version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Starts Crore, or Centrifugo as the other server. Channels keep this many messages.
+/// Starts Crore, or Centrifugo as the other server. Channels keep this many messages, and have no presence.
 fn start(args: &RunArgs, kind: ServerKind, kept: u32, directory: &Directory) -> Result<Server> {
+    start_with(args, kind, kept, false, directory)
+}
+
+fn start_with(
+    args: &RunArgs,
+    kind: ServerKind,
+    kept: u32,
+    has_presence: bool,
+    directory: &Directory,
+) -> Result<Server> {
     if kind == ServerKind::Crore {
         let options = ServerOptions::new(kind, args.shards.unwrap_or(1), kept);
         let settings = format!(
             "[centrifugo]\nenabled = true\nping_interval_s = {PING_S}\npong_timeout_s = {PING_S}\n\n[limits]\naccepts_per_s = {}\ntopics_per_connection = 1000\n\n[[rule]]\nmatch = \"#\"\n\
-             log_messages = {kept}\n",
+             log_messages = {kept}\npresence = {has_presence}\n",
             args.accepts()
         );
         return Server::start_with(args, options, &settings, None);
@@ -118,6 +129,10 @@ fn start(args: &RunArgs, kind: ServerKind, kept: u32, directory: &Directory) -> 
         "allow_subscribe_for_client": true, "allow_subscribe_for_anonymous": true,
         "allow_publish_for_client": true, "allow_publish_for_anonymous": true,
     });
+    if has_presence {
+        channel["presence"] = json!(true);
+        channel["join_leave"] = json!(true);
+    }
     if kept > 0 {
         channel["history_size"] = json!(kept);
         channel["history_ttl"] = json!("1h");
