@@ -11,7 +11,7 @@
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
 //! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news (the changes since
-//! their last request).
+//! their last request). So do the operator's webhooks, which follow the interest at all nodes.
 //!
 //! News waits with the follower until the end of the turn (a pass of the shard's loop). It is not written at once into the frames (the buffer that all
 //! mail of a turn shares), because a subscriber may leave, and so change the interest, during a delivery that still reads the frames. Without followers,
@@ -26,6 +26,7 @@ use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::base::work::FILTERS_PER_STEP;
 use crate::budget::admission::Party;
+use crate::mail::hooks::SelectedTopics;
 use crate::mail::lanes::Lanes;
 use crate::mail::orders::{Interest, InterestReply};
 use crate::mail::{InterestChanges, ReplyTo};
@@ -40,7 +41,9 @@ impl Home {
     /// Adds a follower, and answers with the first page of its snapshot.
     pub(crate) fn follow(&mut self, shard: ShardId, to: ReplyTo, party: Party, filter: &[u8]) {
         let key = FollowerKey::Connection(shard, to);
-        self.interest.followers.add(key, [filter.into()].into());
+        self.interest
+            .followers
+            .add(key, topics_of([filter.into()].into()));
         self.continue_snapshot(shard, to, party);
     }
 
@@ -179,10 +182,11 @@ impl Home {
         match order {
             Interest::Filters => InterestReply::Filters(self.interest.followers.filters()),
             Interest::Next(stream, filters) => {
-                InterestReply::Changes(self.next_news(stream, filters))
+                let key = FollowerKey::Node(stream);
+                InterestReply::Changes(self.next_news(key, filters.map(topics_of)))
             }
             Interest::End(stream) => {
-                self.end_news_stream(stream);
+                self.interest.followers.remove(FollowerKey::Node(stream));
                 InterestReply::Done
             }
             Interest::ApplyRemote(stream, news) => {
@@ -194,16 +198,15 @@ impl Home {
         }
     }
 
-    /// The news of a stream to another node or to webhooks, and whether more is left. With `filters`, the stream begins now. `None` if news was lost: the
-    /// node must begin a new stream.
-    pub(crate) fn next_news(
+    /// The news of a stream to another node or to webhooks, and whether more is left. With `begins`, the stream begins now. `None` if news was lost: the
+    /// follower must begin a new stream.
+    fn next_news(
         &mut self,
-        stream: u64,
-        filters: Option<Vec<Box<[u8]>>>,
+        key: FollowerKey,
+        begins: Option<SelectedTopics>,
     ) -> Option<(InterestChanges, bool)> {
-        let key = FollowerKey::Node(stream);
-        if let Some(filters) = filters {
-            self.interest.followers.add(key, filters);
+        if let Some(topics) = begins {
+            self.interest.followers.add(key, topics);
         }
         let mut follower = self.interest.followers.take(key)?;
         if !self.page_queue.must_queue(&self.turn_limits) {
@@ -217,9 +220,19 @@ impl Home {
         news
     }
 
-    /// Ends a stream of news.
-    pub(crate) fn end_news_stream(&mut self, stream: u64) {
-        self.interest.followers.remove(FollowerKey::Node(stream));
+    /// The news of the interest at all nodes for a stream to the operator's webhooks, and whether more is left. With `begins`, the stream begins now. `None`
+    /// if news was lost: a new stream must begin.
+    pub(crate) fn next_webhook_news(
+        &mut self,
+        stream: u64,
+        begins: Option<SelectedTopics>,
+    ) -> Option<(InterestChanges, bool)> {
+        self.next_news(FollowerKey::Webhook(stream), begins)
+    }
+
+    /// Ends a stream to webhooks.
+    pub(crate) fn end_webhook_news(&mut self, stream: u64) {
+        self.interest.followers.remove(FollowerKey::Webhook(stream));
     }
 
     /// Applies the news of another node. Returns the number of topics for which there is no room.
@@ -259,6 +272,13 @@ impl Home {
             }
         }
         Some(last_name)
+    }
+}
+
+fn topics_of(filters: Vec<Box<[u8]>>) -> SelectedTopics {
+    SelectedTopics {
+        filters,
+        partition: None,
     }
 }
 

@@ -1,20 +1,19 @@
-//! The followers of a home (the part of a shard that keeps topics), and the topics whose interest lingers. A *follower* is a client or another node that
-//! is told which topics have subscribers: first by a snapshot, in pages of bounded size, and then by *news*, the changes. A topic has *interest* from its
-//! first subscriber until some seconds after its last subscriber has left; in these last seconds its interest *lingers*.
+//! The followers of a home (the part of a shard that keeps topics), and the topics whose interest lingers. A *follower* is a client, another node or a
+//! webhook of the operator that is told which topics have subscribers: first by a snapshot, in pages of bounded size, and then by *news*, the changes. A
+//! topic has *interest* from its first subscriber until some seconds after its last subscriber has left; in these last seconds its interest *lingers*.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crore_wire::topic;
-
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
+use crate::mail::hooks::SelectedTopics;
 use crate::mail::lanes::Lanes;
 use crate::mail::{InterestChanges, InterestPart, ReplyTo, Tell};
 
-/// The maximum number of bytes of unsent news for another node: some ten thousand changes. A node requests its news twice a second.
-const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
+/// The maximum number of bytes of news that a node or a webhook has not requested yet: some ten thousand changes. A node requests its news twice a second.
+const UNREQUESTED_BYTES_MAX: usize = 256 << 10;
 
 /// Identifies a follower.
 #[derive(Clone, Copy)]
@@ -23,6 +22,8 @@ pub(super) enum FollowerKey {
     Connection(ShardId, ReplyTo),
     /// Another node, by the number of its stream. The node follows only the interest at this node, and requests its news, which is not sent unasked.
     Node(u64),
+    /// The operator's webhook, by the number of its stream. It follows the interest at all nodes, and requests its news.
+    Webhook(u64),
 }
 
 impl FollowerKey {
@@ -31,7 +32,8 @@ impl FollowerKey {
             (FollowerKey::Connection(shard, to), FollowerKey::Connection(other_shard, other)) => {
                 shard == other_shard && to.slot == other.slot && to.generation == other.generation
             }
-            (FollowerKey::Node(stream), FollowerKey::Node(other)) => stream == other,
+            (FollowerKey::Node(stream), FollowerKey::Node(other))
+            | (FollowerKey::Webhook(stream), FollowerKey::Webhook(other)) => stream == other,
             _ => false,
         }
     }
@@ -49,7 +51,7 @@ pub(super) enum SnapshotCursor {
 
 pub(super) struct Follower {
     key: FollowerKey,
-    filters: Vec<Box<[u8]>>,
+    topics: SelectedTopics,
     pub cursor: SnapshotCursor,
     pub news: InterestChanges,
     /// Whether `news` contains live changes or a page of the snapshot.
@@ -81,12 +83,17 @@ impl Follower {
         }
     }
 
-    /// Adds a topic to the news, if one of the follower's filters matches. `begins`: the topic's interest begins; otherwise it ends.
+    /// Whether the follower requests its news. It can be lost for lack of room.
+    fn requests_news(&self) -> bool {
+        !matches!(self.key, FollowerKey::Connection(..))
+    }
+
+    /// Adds a topic to the news, if it is one of the follower's topics. `begins`: the topic's interest begins; otherwise it ends.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
-        if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
+        if !self.topics.has(name) {
             return;
         }
-        self.has_lost_news |= self.is_node() && self.news.len() >= NODE_NEWS_BYTES_MAX;
+        self.has_lost_news |= self.requests_news() && self.news.len() >= UNREQUESTED_BYTES_MAX;
         if !self.has_lost_news {
             self.news.push(begins, name);
         }
@@ -136,10 +143,10 @@ impl Followers {
     }
 
     /// Adds a follower.
-    pub fn add(&mut self, key: FollowerKey, filters: Vec<Box<[u8]>>) {
+    pub fn add(&mut self, key: FollowerKey, topics: SelectedTopics) {
         self.followers.push(Follower {
             key,
-            filters,
+            topics,
             cursor: SnapshotCursor::Row(0),
             news: InterestChanges::default(),
             news_part: InterestPart::Live,
@@ -178,8 +185,10 @@ impl Followers {
 
     /// The filters that connections follow, without duplicates.
     pub fn filters(&self) -> BTreeSet<Box<[u8]>> {
-        let connections = self.followers.iter().filter(|it| !it.is_node());
-        connections.flat_map(|it| it.filters.clone()).collect()
+        let connections = self.followers.iter().filter(|it| !it.requests_news());
+        connections
+            .flat_map(|it| it.topics.filters.clone())
+            .collect()
     }
 
     /// Ends the lingering of a topic's interest, because the topic has a subscriber again or is forgotten. Returns whether the interest

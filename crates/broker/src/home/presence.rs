@@ -54,20 +54,14 @@ const EXAMINED_PER_PAGE: usize = 8;
 /// Identifies a user in a topic: the topic, and a hash of the user's name.
 type UserKey = (u32, [u32; 2]);
 
-/// The members of a user in a topic: at all nodes, and at this node.
-#[derive(Clone, Copy, Default)]
-struct UserCount {
-    all: u32,
-    here: u32,
-}
-
 /// The members and watchers of a home's topics.
 pub(crate) struct Presence {
     topics: Slab<PresenceTopic>,
     topic_index: Index,
     members: Slab<MemberRow>,
     member_index: Index,
-    members_by_user: BTreeMap<UserKey, UserCount>,
+    /// The number of members of each user in a topic.
+    members_by_user: BTreeMap<UserKey, u32>,
     /// Members whose connections have ended: the second in which the member leaves, and its row.
     leaving: BTreeSet<(u32, u32)>,
     /// The same members: the user, and the row.
@@ -128,7 +122,7 @@ impl Presence {
     /// The bytes of all rows, indexes and texts.
     pub fn bytes(&self) -> usize {
         // A B-tree is about two thirds full.
-        const USER_BYTES: usize = size_of::<(UserKey, UserCount)>() * 3 / 2;
+        const USER_BYTES: usize = size_of::<(UserKey, u32)>() * 3 / 2;
         const LEAVING_BYTES: usize =
             (size_of::<(u32, u32)>() + size_of::<(UserKey, u32)>() + size_of::<(u32, u32, u32)>())
                 * 3
@@ -341,26 +335,10 @@ impl Presence {
             (row.members_by_join.capacity() - capacity_before) * size_of::<u32>();
         let key = self.user_key(topic, self.members.get(member).user_and_info().0);
         let count = self.members_by_user.entry(key).or_default();
-        count.all += 1;
-        self.topics.get_mut(topic).user_count += u32::from(count.all == 1);
-        let is_first = self.count_here(member, true);
+        *count += 1;
+        let is_first = *count == 1;
+        self.topics.get_mut(topic).user_count += u32::from(is_first);
         self.push_to_streams((member, None), true, is_first);
-    }
-
-    /// Counts a join or a leave for the members that the user has at this node. Does nothing for members of other nodes. Returns whether the member is
-    /// the first or was the last of its user here.
-    fn count_here(&mut self, member: u32, joins: bool) -> bool {
-        let row = self.members.get(member);
-        if row.node > 0 {
-            return false;
-        }
-        let key = self.user_key(row.topic, row.user_and_info().0);
-        let Some(count) = self.members_by_user.get_mut(&key) else {
-            return false;
-        };
-        let before = count.here;
-        count.here = if joins { before + 1 } else { before - 1 };
-        before.max(count.here) == 1
     }
 
     /// Removes the row of a connection that is not listed.
@@ -408,21 +386,12 @@ impl Presence {
     /// Lets a member continue with another connection.
     fn give_connection(&mut self, member: u32, conn: MemberConn) {
         self.cancel_leave(member);
-        let former_node = self.members.get(member).node;
-        if former_node == 0 && conn.node > 0 {
-            let is_last = self.count_here(member, false);
-            self.push_to_streams((member, None), false, is_last);
-        }
         self.member_index.remove(&mut self.members, member);
         let row = self.members.get_mut(member);
         row.move_to(conn);
         row.snapshot = self.peers.snapshot_of(conn.node);
         let topic = row.topic;
         self.member_index.insert(&mut self.members, member);
-        if former_node > 0 && conn.node == 0 {
-            let is_first = self.count_here(member, true);
-            self.push_to_streams((member, None), true, is_first);
-        }
         // Readers see the new connection. Watchers are not told of it, so the number of the change is not that of a `count_change`.
         self.last_change += 1;
         self.topics.get_mut(topic).last_change = self.last_change;
@@ -495,14 +464,13 @@ impl Presence {
     fn unlist_member(&mut self, member: u32) -> u32 {
         self.cancel_leave(member);
         self.member_index.remove(&mut self.members, member);
-        let is_last_here = self.count_here(member, false);
         let row = self.members.remove(member);
         let topic = row.topic;
         let leave_number = self.count_change(topic);
         let key = self.user_key(topic, row.user_and_info().0);
         let count = self.members_by_user.get_mut(&key).map_or(0, |count| {
-            count.all -= 1;
-            count.all
+            *count -= 1;
+            *count
         });
         if count == 0 {
             self.members_by_user.remove(&key);
@@ -526,7 +494,7 @@ impl Presence {
             (capacity_before - presence_topic.members_by_join.capacity()) * size_of::<u32>();
         self.text_bytes -= row.text.len();
         let members = presence_topic.members_by_join.len();
-        self.push_to_streams((member, Some(&row)), false, is_last_here);
+        self.push_to_streams((member, Some(&row)), false, count == 0);
         if let Some(watched) = self.watched_topics.get_mut(&topic) {
             let leave = Leave {
                 number: leave_number,

@@ -9,7 +9,7 @@ use super::presence::Presence;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::mail::hooks::MemberChange;
+use crate::mail::hooks::{MemberChange, SelectedTopics};
 use crate::mail::lanes::Lanes;
 use crate::mail::peer_presence::{PeerChanges, PeerPresence, PeerPresenceReply};
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
@@ -130,11 +130,11 @@ impl Home {
     }
 
     /// Begins a stream of the changes of members, for the operator's webhooks.
-    pub(crate) fn begin_member_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>, now: Now) {
+    pub(crate) fn begin_member_stream(&mut self, number: u64, topics: SelectedTopics, now: Now) {
         let (seed, process) = (self.topics.seed(), self.process);
         let new_presence = || Box::new(Presence::new(seed, process, now));
         let presence = self.presence.get_or_insert_with(new_presence);
-        presence.begin_stream(number, filters);
+        presence.begin_stream(number, topics);
     }
 
     /// Ends such a stream.

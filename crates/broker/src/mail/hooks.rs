@@ -3,11 +3,17 @@
 //!
 //! A stream first contains a snapshot, then the changes. A shard keeps a bounded number of changes until the server requests them. If there are more, the
 //! stream is lost, and the server begins another stream.
+//!
+//! In a cluster, a stream of topics reports the subscribers and members at all nodes, for the topics of one partition.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crore_wire::topic;
+
+use crate::base::ids::PartitionId;
 use crate::base::journal::ClientEvent;
+use crate::base::placement::Placement;
 use crate::mail::InterestChanges;
 use crate::mail::presence::MemberConn;
 
@@ -23,11 +29,29 @@ pub enum Hooks {
         number: u64,
         /// The kinds of its events, the same in all orders.
         kinds: HookKinds,
-        /// The filters of its topics. With them, a new stream begins, under a number that no other stream has.
-        begins: Option<Vec<Box<[u8]>>>,
+        /// Its topics. With them, a new stream begins, under a number that no other stream has.
+        begins: Option<SelectedTopics>,
     },
     /// End the stream with this number.
     End(u64),
+}
+
+/// Which topics a stream reports.
+#[derive(Clone, Debug, Default)]
+pub struct SelectedTopics {
+    /// One of these filters matches the topic.
+    pub filters: Vec<Box<[u8]>>,
+    /// The topic is in this partition; `None`: in any.
+    pub partition: Option<(Placement, PartitionId)>,
+}
+
+impl SelectedTopics {
+    /// Whether the topic with this name is one of them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        let is_in = |(placement, it): (Placement, PartitionId)| placement.partition_of(name) == it;
+        self.partition.is_none_or(is_in)
+            && (self.filters.iter()).any(|filter| topic::matches(filter, name))
+    }
 }
 
 /// The kinds of events that a stream reports.

@@ -1,6 +1,6 @@
-//! Collects the *interest* of all nodes of a cluster: which topics have subscribers. A *follower* is a client that is told when a topic
-//! gets its first subscriber or loses its last one. A node with followers polls every other node twice a second for changes of interest
-//! there, and passes the changes to its own homes, the parts of its shards that keep topics.
+//! Collects the *interest* of all nodes of a cluster: which topics have subscribers. A *follower* is told when a topic gets its first subscriber or loses
+//! its last one. It is a client, or a webhook in a partition whose steward is this node. A node with followers polls every other node twice a second for
+//! changes of interest there, and passes the changes to its own homes, the parts of its shards that keep topics.
 //!
 //! The polled node answers with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing,
 //! or the polled node has lost changes, a new stream begins. If the old stream had listed all topics, its topics stay valid until the new stream has
@@ -308,6 +308,13 @@ struct Stream {
     started_at: Instant,
 }
 
+impl Stream {
+    /// Whether the homes know of all topics with subscribers that match one of these filters.
+    fn has_told_all(&self, filters: &BTreeSet<String>) -> bool {
+        self.is_complete && (self.filters.contains("#") || filters.is_subset(&self.filters))
+    }
+}
+
 /// Another node, which this one polls.
 #[derive(Default)]
 struct FollowedNode {
@@ -332,8 +339,9 @@ struct FollowPoller {
 impl FollowPoller {
     /// Polls all other nodes, if there is a follower at this node. Also forgets nodes that have gone, and frees the numbers of their streams.
     async fn poll_all(&mut self) {
+        let webhooks = self.node.peer_nodes.other_nodes().filters();
         let (Some(filters), Some(state)) = (
-            self.followed_filters().await,
+            self.followed_filters(&webhooks).await,
             self.node.peer_nodes.nodes_in_log().await,
         ) else {
             return;
@@ -375,22 +383,33 @@ impl FollowPoller {
         let polls = nodes.map(|(name, node)| self.poll_node(&own_name, name, node, &filters));
         join_all(polls).await;
         self.others = others;
+        let streams = self.others.values().map(|it| it.stream.as_ref());
+        for (number, wanted) in &webhooks {
+            let has_told = |it: Option<&Stream>| it.is_some_and(|it| it.has_told_all(wanted));
+            if streams.clone().all(has_told) {
+                self.node.peer_nodes.other_nodes().note_subscribers(*number);
+            }
+        }
     }
 
-    /// The filters of all followers at this node. Home 0 knows all of them, since each follower sends its request to home 0 first. None if
+    /// The filters of all followers at this node. Home 0 knows those of all connections, since each of these sends its request to home 0 first. None if
     /// home 0 does not answer.
-    async fn followed_filters(&self) -> Option<BTreeSet<String>> {
+    async fn followed_filters(
+        &self,
+        webhooks: &BTreeMap<u64, BTreeSet<String>>,
+    ) -> Option<BTreeSet<String>> {
         let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
         };
-        if filters.len() > FILTERS_MAX {
-            // `#` does not match topics that begin with `$`. That is right, because they are local to a node.
-            return Some(BTreeSet::from(["#".to_string()]));
-        }
         let texts = filters
             .iter()
             .map(|filter| String::from_utf8_lossy(filter).into_owned());
-        Some(texts.collect())
+        let all: BTreeSet<String> = texts.chain(webhooks.values().flatten().cloned()).collect();
+        if all.len() > FILTERS_MAX {
+            // `#` does not match topics that begin with `$`. That is right, because they are local to a node.
+            return Some(BTreeSet::from(["#".to_string()]));
+        }
+        Some(all)
     }
 
     /// Polls a node until it has no more changes, but for at most `ANSWERS_PER_POLL_MAX` answers.

@@ -20,6 +20,7 @@ mod disk;
 mod interest;
 mod limits;
 mod metrics;
+mod other_nodes;
 mod peer_nodes;
 mod peer_presence;
 mod process;
@@ -137,9 +138,11 @@ async fn serve(args: ControlArgs) -> anyhow::Result<()> {
         let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
         tokio::spawn(calls);
     }
-    let node = peer_nodes
-        .peers()
-        .map(|_| lifecycle.world().settings.node.name.as_str().into());
+    let node = peer_nodes.peers().map(|_| webhooks::ThisNode {
+        name: lifecycle.world().settings.node.name.as_str().into(),
+        placement: lifecycle.world().placement(),
+        other_nodes: peer_nodes.other_nodes().clone(),
+    });
     let webhooks = webhooks::start(&args.webhooks, &shards, node.as_ref())?;
     if let Some(listener) = args.listener {
         listener.set_nonblocking(true)?;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::other_nodes::OtherNodes;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::{RemoteCountRequest, Shards};
 use crore_shard_loop::counters::Counters;
@@ -102,6 +103,7 @@ struct Inner {
     shards: Shards,
     counters: Arc<Counters>,
     reports: Mutex<BTreeMap<String, ReceivedReport>>,
+    other_nodes: OtherNodes,
 }
 
 impl PeerNodes {
@@ -117,6 +119,7 @@ impl PeerNodes {
             shards,
             counters,
             reports: Mutex::default(),
+            other_nodes: OtherNodes::default(),
         }));
         if this.peers().is_some() {
             tokio::spawn(this.clone().send_reports());
@@ -130,6 +133,11 @@ impl PeerNodes {
     /// The connection to the other nodes. None if this is not a node of a cluster.
     pub fn peers(&self) -> Option<&crore_nats::Peers> {
         Some(self.0.lifecycle.member()?.cluster.peers())
+    }
+
+    /// What this node knows of the subscribers and members at the other nodes.
+    pub fn other_nodes(&self) -> &OtherNodes {
+        &self.0.other_nodes
     }
 
     /// The nodes according to the log. None if this is not a node of a cluster, or the shard does not answer.

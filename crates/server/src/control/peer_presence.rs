@@ -65,6 +65,8 @@ struct KnownNode {
     slot: u8,
     /// See [`PolledNode::heard_s`], as of the last poll that has ended.
     heard_s: u32,
+    /// Whether all members of the node are known, as of the last poll that has ended.
+    is_whole: bool,
     /// `None` while a poll of the node runs.
     polled: Option<Polled>,
 }
@@ -174,6 +176,7 @@ impl PresenceSync {
                 Some((writer, polled)) = polls.next() => {
                     if let Some(known) = nodes.get_mut(&writer) {
                         known.heard_s = polled.node.heard_s();
+                        known.is_whole = polled.node.is_whole();
                         known.polled = Some(polled);
                     }
                 }
@@ -186,6 +189,7 @@ impl PresenceSync {
         let world = self.world();
         if !world.rules.has_presence() {
             world.admission.note_presence(now_s());
+            self.peer_nodes.other_nodes().note_members(true);
             self.drop_nodes(nodes, |_| true).await;
             return None;
         }
@@ -208,6 +212,7 @@ impl PresenceSync {
                 let known = KnownNode {
                     slot,
                     heard_s: now_s(),
+                    is_whole: false,
                     polled: Some(polled),
                 };
                 nodes.insert(writer, known);
@@ -219,6 +224,8 @@ impl PresenceSync {
             None if state.is_cut_off => {}
             None => world.admission.note_presence(now_s()),
         }
+        let are_known = nodes.values().all(|it| it.is_whole) && !state.is_cut_off;
+        self.peer_nodes.other_nodes().note_members(are_known);
         Some(own)
     }
 

@@ -90,10 +90,11 @@ pub struct Webhook {
     #[default(3_600)]
     #[schemars(range(min = 1, max = MAX_RETRY_S))]
     pub retry_s: u32,
-    /// The maximum number of requests at the same time. Each shard's events are sent one request after the other, so that they keep their order.
+    /// The maximum number of requests at the same time. Each shard's events (in a cluster: each partition's) are sent one request after the other, so that
+    /// they keep their order.
     #[default(1)]
     #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
-    #[schemars(extend("x-share" = "none: a shard's events wait for each other only"))]
+    #[schemars(extend("x-share" = "none: the events of a shard or partition wait for each other only"))]
     pub concurrency: usize,
 }
 

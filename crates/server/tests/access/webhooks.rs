@@ -1,10 +1,6 @@
 //! Tests webhooks with real receivers: their events and signatures, and receivers that fail, redirect, or do not answer.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -15,151 +11,9 @@ use serde_json::{Value, json};
 use crate::support::mqtt::{Conn, plain_connect};
 use crate::support::port::get;
 use crate::support::stream::Stream;
+use crate::support::webhook_receiver::{Mode, Receiver, Request, SECRET};
 use crate::support::{Server, until};
 use crate::tokens::{key_settings, now_s, token};
-
-const SECRET: &[u8] = b"a secret that only the test knows";
-
-/// What a receiver answers.
-#[derive(Clone)]
-enum Mode {
-    Status(u16),
-    RedirectTo(SocketAddr),
-    Never,
-    /// 200, and a body that never comes.
-    WithoutItsBody,
-}
-
-/// A request that a receiver got.
-#[derive(Clone)]
-struct Request {
-    headers: Vec<(String, String)>,
-    body: String,
-}
-
-impl Request {
-    fn header(&self, name: &str) -> &str {
-        let found = self.headers.iter().find(|(key, _)| key == name);
-        found.map_or("", |(_, value)| value)
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).expect("JSON")
-    }
-
-    fn events(&self) -> Vec<Value> {
-        let json = self.json();
-        json["events"].as_array().expect("a list").clone()
-    }
-}
-
-/// An endpoint on a port of the kernel's choice.
-struct Receiver {
-    address: SocketAddr,
-    mode: Arc<Mutex<Mode>>,
-    requests: Arc<Mutex<Vec<Request>>>,
-}
-
-impl Receiver {
-    fn start(mode: Mode) -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let receiver = Receiver {
-            address: listener.local_addr().expect("an address"),
-            mode: Arc::new(Mutex::new(mode)),
-            requests: Arc::default(),
-        };
-        let (mode, requests) = (receiver.mode.clone(), receiver.requests.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (mode, requests) = (mode.clone(), requests.clone());
-                std::thread::spawn(move || serve(stream, &mode, &requests));
-            }
-        });
-        receiver
-    }
-
-    fn set(&self, mode: Mode) {
-        *self.mode.lock().expect("the mode") = mode;
-    }
-
-    fn requests(&self) -> Vec<Request> {
-        self.requests.lock().expect("the requests").clone()
-    }
-
-    /// All events so far, of requests that were answered well or badly.
-    fn events(&self) -> Vec<Value> {
-        let requests = self.requests();
-        requests.iter().flat_map(Request::events).collect()
-    }
-
-    /// Waits until an event of this name has come. Returns all events so far.
-    fn await_event(&self, name: &str) -> Vec<Value> {
-        let mut events = Vec::new();
-        until(&format!("the event {name}"), || {
-            events = self.events();
-            events.iter().any(|event| event["event"] == name)
-        });
-        events
-    }
-
-    /// The settings of a webhook to this endpoint.
-    fn settings(&self, more: &str) -> String {
-        let (address, secret) = (self.address, secret_file().display().to_string());
-        format!(
-            "[[webhook]]\nurl = 'http://{address}/hook'\nsecret_file = '{secret}'\nbatch_ms = 10\n{more}\n"
-        )
-    }
-}
-
-fn serve(stream: TcpStream, mode: &Mutex<Mode>, requests: &Mutex<Vec<Request>>) {
-    let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
-    loop {
-        let mut headers = Vec::new();
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line).unwrap_or(0) == 0 {
-                return;
-            }
-            match line.trim_end().split_once(": ") {
-                Some((name, value)) => {
-                    headers.push((name.to_ascii_lowercase(), value.to_string()));
-                }
-                None if line.trim_end().is_empty() => break,
-                None => assert_eq!(line, "POST /hook HTTP/1.1\r\n"),
-            }
-        }
-        let mut request = Request {
-            headers,
-            body: String::new(),
-        };
-        let length: u64 = request.header("content-length").parse().expect("a length");
-        let body = reader.by_ref().take(length);
-        let mut body = BufReader::new(body);
-        body.read_to_string(&mut request.body).expect("a body");
-        let mode = mode.lock().expect("the mode").clone();
-        requests.lock().expect("the requests").push(request);
-        let answer = match mode {
-            Mode::Status(status) => format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"),
-            Mode::RedirectTo(address) => format!(
-                "HTTP/1.1 307 X\r\nLocation: http://{address}/hook\r\nContent-Length: 0\r\n\r\n"
-            ),
-            Mode::WithoutItsBody => "HTTP/1.1 200 X\r\nContent-Length: 100000\r\n\r\n".into(),
-            Mode::Never => continue,
-        };
-        if (&stream).write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-/// The file with the secret, as Standard Webhooks writes it.
-fn secret_file() -> PathBuf {
-    let name = format!("crore-webhook-{}", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    let text = format!("whsec_{}\n", STANDARD.encode(SECRET));
-    std::fs::write(&path, text).expect("a file");
-    path
-}
 
 fn signature(signed: &[u8]) -> hmac::Tag {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET), signed)
@@ -342,6 +196,23 @@ fn answer_counts_though_its_body_does_not_come() {
     let requests = receiver.requests();
     let ids: BTreeSet<&str> = requests.iter().map(|it| it.header("webhook-id")).collect();
     assert_eq!(ids.len(), requests.len(), "no request is repeated");
+}
+
+#[test]
+fn endpoint_that_answers_by_single_bytes_fails_and_delays_no_other() {
+    let slow = Receiver::start(Mode::ByBytes);
+    let other = Receiver::start(Mode::Status(200));
+    let webhooks = slow.settings(&format!("{OCCUPIED}\ntimeout_s = 1")) + &other.settings(OCCUPIED);
+    let server = Server::with_admin(&settings(&webhooks));
+    until("a request", || !slow.requests().is_empty());
+    let _stream = Stream::open(&server, "/sub/a", &[]);
+    other.await_event("channel_occupied");
+    until("no answer in time", || {
+        let listed = &get(server.admin(), "webhooks")["webhooks"][0];
+        listed["last_answer"] == "no answer within 1 s"
+    });
+    slow.set(Mode::Status(200));
+    slow.await_event("channel_occupied");
 }
 
 #[test]

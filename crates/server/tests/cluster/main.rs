@@ -28,6 +28,7 @@ mod server_api;
 mod sessions;
 mod status;
 mod strangers;
+mod webhooks;
 
 use servers::Servers;
 use support::Server;

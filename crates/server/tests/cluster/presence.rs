@@ -14,7 +14,7 @@ use crate::support::{Server, until};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn settings(servers: &Servers, leave_s: u32, presence: bool) -> String {
+pub fn settings(servers: &Servers, leave_s: u32, presence: bool) -> String {
     let more = format!(
         "presence = {presence}\n[presence]\nleave_s = {leave_s}\n[access.anonymous]\npresence = ['#']\n\
          [access]\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"
@@ -34,7 +34,7 @@ fn nodes<const N: usize>(leave_s: u32) -> Option<(Servers, [Server; N])> {
     Some((servers, nodes))
 }
 
-fn know_each_other(nodes: &[Server]) {
+pub fn know_each_other(nodes: &[Server]) {
     until("all nodes at each", || {
         let known = |server: &Server| get(server.admin(), "cluster")["nodes"].clone();
         let mut nodes_at = nodes.iter().map(known);
@@ -43,10 +43,15 @@ fn know_each_other(nodes: &[Server]) {
 }
 
 fn subscriber(server: &Server, user: &str) -> Ws {
+    subscriber_of(server, "room", user)
+}
+
+/// A connection of this user that subscribes to a topic.
+pub fn subscriber_of(server: &Server, topic: &str, user: &str) -> Ws {
     let claims = json!({"sub": user, "exp": 4_000_000_000u32, "subscribe": "#", "presence_info": {"name": user}});
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let token = jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token");
-    Ws::open(server, &format!("/sub/room?token={token}"), &[])
+    Ws::open(server, &format!("/sub/{topic}?token={token}"), &[])
 }
 
 fn read(server: &Server) -> Value {

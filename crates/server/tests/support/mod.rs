@@ -17,6 +17,7 @@ pub mod state;
 pub mod stream;
 pub mod tools;
 mod waiting;
+pub mod webhook_receiver;
 pub mod ws;
 
 use std::io::{BufRead, BufReader};

@@ -4,6 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crore_wire::topic;
@@ -32,6 +33,8 @@ enum Step {
     Unfollow(usize),
     /// Another node begins to follow.
     NodeFollows(usize),
+    /// The operator's webhook begins a stream, of all topics or of one of two partitions.
+    WebhookFollows(usize, Option<u16>),
     /// A stream of another node reports that a topic's interest begins or ends there.
     Remote(usize, u8, bool),
     /// A stream is forgotten.
@@ -49,6 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..FILTERS.len()).prop_map(Step::Follow),
         1 => any::<usize>().prop_map(Step::Unfollow),
         1 => (0..FILTERS.len()).prop_map(Step::NodeFollows),
+        1 => (0..FILTERS.len(), prop::option::of(0..2_u16)).prop_map(|(filter, partition)| Step::WebhookFollows(filter, partition)),
         6 => (0..TOPICS, 0..2_u8, any::<bool>()).prop_map(|(topic, stream, begins)| Step::Remote(topic, stream, begins)),
         1 => (0..2_u8).prop_map(Step::Forget),
         6 => Just(Step::Turn),
@@ -57,10 +61,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// A connection that follows, or another node.
+/// The partitions of the webhooks' streams.
+const TWO_PARTITIONS: Placement = Placement::new(2, 1);
+
+/// A connection that follows, another node, or a webhook.
 struct Client {
     key: FollowerKey,
     filter: &'static str,
+    /// The partition of a webhook's stream.
+    partition: Option<u16>,
     present: BTreeSet<String>,
     whole: bool,
     asked: bool,
@@ -72,6 +81,7 @@ impl Client {
         Client {
             key,
             filter,
+            partition: None,
             present,
             whole,
             asked,
@@ -94,15 +104,25 @@ impl Client {
         ended
     }
 
-    /// Lets a node request its news.
-    fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
-        let FollowerKey::Node(stream) = self.key else {
-            panic!("a connection is told")
+    /// Lets a node or a webhook request its news.
+    fn take_from(&mut self, home: &mut Home, begins: bool) {
+        let filters: Vec<Box<[u8]>> = [self.filter.as_bytes().into()].into();
+        let topics = || SelectedTopics {
+            filters: filters.clone(),
+            partition: self.partition.map(|it| (TWO_PARTITIONS, it)),
         };
-        let told = home.handle_interest_order(Interest::Next(stream, filters));
-        let InterestReply::Changes(Some((news, more))) = told else {
-            panic!("{told:?}")
+        let told = match self.key {
+            FollowerKey::Node(stream) => {
+                let order = Interest::Next(stream, begins.then(|| filters.clone()));
+                let InterestReply::Changes(told) = home.handle_interest_order(order) else {
+                    panic!("no changes")
+                };
+                told
+            }
+            FollowerKey::Webhook(stream) => home.next_webhook_news(stream, begins.then(topics)),
+            FollowerKey::Connection(..) => panic!("a connection is told"),
         };
+        let (news, more) = told.expect("nothing is lost");
         self.take(&news);
         self.whole |= !more;
     }
@@ -210,10 +230,16 @@ impl Fixture {
                         FollowerKey::Node(stream) => {
                             self.home.handle_interest_order(Interest::End(stream));
                         }
+                        FollowerKey::Webhook(stream) => self.home.end_webhook_news(stream),
                     }
                 }
             }
-            Step::NodeFollows(filter) => self.node_follows(FILTERS[filter]),
+            Step::NodeFollows(filter) => {
+                self.stream_begins(FollowerKey::Node, FILTERS[filter], None);
+            }
+            Step::WebhookFollows(filter, partition) => {
+                self.stream_begins(FollowerKey::Webhook, FILTERS[filter], partition);
+            }
             Step::Remote(topic, stream, begins) => self.remote(topic, stream, begins),
             Step::Forget(stream) => self.forget(stream),
             Step::Turn => self.turn(),
@@ -250,12 +276,16 @@ impl Fixture {
         }
     }
 
-    fn node_follows(&mut self, filter: &'static str) {
+    fn stream_begins(
+        &mut self,
+        key: fn(u64) -> FollowerKey,
+        filter: &'static str,
+        partition: Option<u16>,
+    ) {
         self.followed += 1;
-        let stream = self.followed.into();
-        let filters = Some([filter.as_bytes().into()].into());
-        let mut client = Client::new(FollowerKey::Node(stream), filter);
-        client.take_from(&mut self.home, filters);
+        let mut client = Client::new(key(self.followed.into()), filter);
+        client.partition = partition;
+        client.take_from(&mut self.home, true);
         self.clients.push(client);
     }
 
@@ -328,7 +358,9 @@ impl Fixture {
                         .continue_snapshot(shard, to, Party::of_address(NOBODY));
                 }
                 FollowerKey::Connection(..) => {}
-                FollowerKey::Node(_) => client.take_from(&mut self.home, None),
+                FollowerKey::Node(_) | FollowerKey::Webhook(_) => {
+                    client.take_from(&mut self.home, false);
+                }
             }
         }
     }
@@ -340,18 +372,21 @@ impl Fixture {
         }
         self.now.s += self.settings.interest.debounce_s + 1;
         self.turn();
-        let expected = |key: FollowerKey, filter: &str| {
+        let expected = |client: &Client| {
             let here = self.subscribers.iter().map(|(topic, _)| name(*topic));
             let others = self.remote.iter().map(|(topic, _)| name(*topic));
-            let is_node = matches!(key, FollowerKey::Node(_));
+            let is_node = matches!(client.key, FollowerKey::Node(_));
             let all = here.chain(others.filter(|_| !is_node));
-            all.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))
+            all.filter(|name| topic::matches(client.filter.as_bytes(), name.as_bytes()))
+                .filter(|name| {
+                    let partition = TWO_PARTITIONS.partition_of(name.as_bytes());
+                    client.partition.is_none_or(|it| it == partition)
+                })
                 .collect::<BTreeSet<_>>()
         };
         for client in &self.clients {
             assert!(client.whole);
-            let expected = expected(client.key, client.filter);
-            assert_eq!(client.present, expected, "{}", client.filter);
+            assert_eq!(client.present, expected(client), "{}", client.filter);
         }
         assert!(self.home.interest.followers.nothing_lingers());
     }

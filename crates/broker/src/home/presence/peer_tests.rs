@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::tests::topics;
 use super::*;
 use crate::base::ids::ConnId;
 use crate::base::placement::Placement;
@@ -38,6 +39,8 @@ struct Node {
     writer: u64,
     others: BTreeMap<u64, PolledNode>,
     known: Known,
+    /// What the stream for webhooks has told.
+    hooked: Known,
     /// The second from which on it does not reach the others; `None`: it does.
     cut_s: Option<u32>,
     /// The second in which its process was killed; `None`: it runs.
@@ -74,11 +77,13 @@ struct World {
 fn new_node(writer: u64, s: u32) -> Node {
     let mut table = Presence::new(writer, writer, now(s));
     table.add_watcher(TOPIC, (0, WATCHER), None, 0);
+    table.begin_stream(1, topics("#"));
     Node {
         table,
         writer,
         others: BTreeMap::new(),
         known: Known::new(),
+        hooked: Known::new(),
         cut_s: None,
         killed_s: None,
         has_presence: true,
@@ -277,6 +282,16 @@ impl World {
             });
             node.table.set_ready(TOPIC, 0, WATCHER, 0);
         }
+        let changes = node.table.take_changes(1, 3);
+        for change in changes.expect("it is read often").0 {
+            let user = String::from_utf8(change.user.to_vec()).unwrap();
+            let is_new = match change.joins {
+                true => node.hooked.insert(change.id, user).is_none(),
+                // The last leave of a user is told although the stream may not know the member.
+                false => node.hooked.remove(&change.id).is_some() || change.is_of_user,
+            };
+            assert!(is_new, "seed {seed}: {change:?}");
+        }
     }
 
     fn second(&mut self) {
@@ -470,6 +485,7 @@ impl World {
             known.sort();
             let seed = self.seed;
             assert_eq!(known, present, "seed {seed}");
+            assert_eq!(node.hooked, node.known, "seed {seed}");
             let counts = node.table.read(TOPIC, u64::MAX, 1).counts;
             present.dedup();
             assert_eq!(counts.clients as usize, known.len(), "seed {seed}");
@@ -724,6 +740,31 @@ fn watcher_of_connections_sees_no_member_continue_with_a_connection_that_has_end
         PresenceChange::Join(member) | PresenceChange::Leave(member) => member.at.conn.slot,
     });
     assert!(slots.eq([0]));
+}
+
+#[test]
+fn stream_for_webhooks_tells_the_members_at_all_nodes_and_no_move_between_nodes() {
+    let mut table = table_with_member_of_peer(b"ann", 1);
+    table.begin_stream(1, topics("#"));
+    let expect = |table: &mut Presence, wanted: &[(bool, &[u8])]| {
+        let (changes, more) = table.take_changes(1, 9).expect("nothing is lost");
+        let told: Vec<_> = changes.iter().map(|it| (it.joins, &*it.user)).collect();
+        assert_eq!((told, more), (wanted.to_vec(), false));
+        assert!(changes.iter().all(|it| it.is_of_user));
+    };
+    expect(&mut table, &[(true, b"ann")]);
+    let leave = PeerChange::Leave {
+        topic: TOPIC,
+        conn: conn(0),
+        linger_s: 5,
+    };
+    table.apply_peer_change(1, &leave, Some(MAX), now(1));
+    table.join(TOPIC, conn(9), (b"ann", b""), MAX, now(1));
+    expect(&mut table, &[]);
+    table.apply_peer_change(1, &peer_join(2, 0, b"bob"), Some(MAX), now(1));
+    expect(&mut table, &[(true, b"bob")]);
+    table.remove_gone_members(1, true, 0, 0, now(1));
+    expect(&mut table, &[(false, b"bob")]);
 }
 
 /// The next answer of a table's stream for node 7, of one row, passed on as from node 1. Returns whether the snapshot goes on.

@@ -1,23 +1,20 @@
 //! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor passes over the table of members, and the
 //! stream reports the member in each row. Invariant: a stream has reported exactly the members in rows before its cursor. A change of such a row is
-//! reported at once. A change of another row needs no report, since the cursor comes there later. In a cluster each node reports only its own members.
+//! reported at once. A change of another row needs no report, since the cursor comes there later. In a cluster a stream reports the members at all nodes.
 //!
 //! Some receivers are told of users only. Of the members of one user, a stream may know some and not others while its snapshot is read. So meanwhile each
 //! join counts as the first of its user, and the last leave of a user is reported even if the stream does not know the member.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-use crore_wire::topic;
 
 use super::Presence;
 use super::rows::MemberRow;
-use crate::mail::hooks::{MemberChange, PENDING_CHANGES_BYTES_MAX};
+use crate::mail::hooks::{MemberChange, PENDING_CHANGES_BYTES_MAX, SelectedTopics};
 
 /// A stream.
 pub(super) struct MemberStream {
     number: u64,
-    filters: Vec<Box<[u8]>>,
+    topics: SelectedTopics,
     /// The cursor: the next row of the snapshot, or `u32::MAX` when the snapshot is complete.
     next_row: u32,
     changes: Vec<MemberChange>,
@@ -28,10 +25,10 @@ pub(super) struct MemberStream {
 
 impl MemberStream {
     /// A stream that has reported nothing yet.
-    pub(super) fn new(number: u64, filters: Vec<Box<[u8]>>) -> MemberStream {
+    pub(super) fn new(number: u64, topics: SelectedTopics) -> MemberStream {
         MemberStream {
             number,
-            filters,
+            topics,
             next_row: 0,
             changes: Vec::new(),
             bytes: 0,
@@ -45,9 +42,7 @@ impl MemberStream {
     }
 
     fn push(&mut self, name: &[u8], row: &MemberRow, joins: bool, is_of_user: bool) {
-        if self.has_lost_changes
-            || !(self.filters.iter()).any(|filter| topic::matches(filter, name))
-        {
+        if self.has_lost_changes || !self.topics.has(name) {
             return;
         }
         let (user, info) = row.user_and_info();
@@ -71,8 +66,8 @@ impl MemberStream {
 
 impl Presence {
     /// Begins a stream.
-    pub fn begin_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>) {
-        self.streams.push(MemberStream::new(number, filters));
+    pub fn begin_stream(&mut self, number: u64, topics: SelectedTopics) {
+        self.streams.push(MemberStream::new(number, topics));
     }
 
     /// Ends a stream.
@@ -96,7 +91,7 @@ impl Presence {
             }
             // A free row has no id, and neither has a connection that waits.
             let row = self.members.try_get(stream.next_row);
-            if let Some(row) = row.filter(|row| row.id > 0 && row.node == 0) {
+            if let Some(row) = row.filter(|row| row.id > 0) {
                 let name = &self.topics.get(row.topic).name;
                 stream.push(name, row, true, true);
             }
@@ -112,7 +107,7 @@ impl Presence {
     }
 
     /// Reports the join or leave of the member in this row to the streams whose cursor has passed the row. `row` is `None` if the table has the row.
-    /// `is_of_user`: the member is the first of its user at this node, or was the last one.
+    /// `is_of_user`: the member is the first of its user, or was the last one.
     pub(super) fn push_to_streams(
         &mut self,
         (member, row): (u32, Option<&MemberRow>),
@@ -123,9 +118,6 @@ impl Presence {
             return;
         }
         let row = row.unwrap_or_else(|| self.members.get(member));
-        if row.node > 0 {
-            return;
-        }
         let name = &self.topics.get(row.topic).name;
         for stream in &mut self.streams {
             let reads_snapshot = stream.next_row < u32::MAX;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::base::ids::ConnId;
+use crate::mail::hooks::SelectedTopics;
 use crate::mail::presence::{MEMBER_BYTES, PresenceChange, PresenceCounts};
 
 const TOPIC: &[u8] = b"chat/1";
@@ -729,6 +730,13 @@ fn many_members_leave_in_bounded_steps() {
     assert!(calls > 97, "{calls}");
 }
 
+pub(super) fn topics(filter: &str) -> SelectedTopics {
+    SelectedTopics {
+        filters: [filter.as_bytes().into()].into(),
+        partition: None,
+    }
+}
+
 /// What the stream for webhooks has told.
 #[derive(Default)]
 struct Told {
@@ -791,7 +799,7 @@ fn stream_knows_the_members_whatever_happens_while_its_snapshot_is_read() {
         let begins = random(300);
         for step in 0..600 {
             if step == begins {
-                presence.begin_stream(1, [b"chat/#"[..].into()].into());
+                presence.begin_stream(1, topics("chat/#"));
             }
             let (slot, room) = (random(40) as u32, random(3));
             let topic = ["chat/1", "chat/2", "other"][room as usize];
@@ -824,7 +832,7 @@ fn stream_knows_the_members_whatever_happens_while_its_snapshot_is_read() {
 #[test]
 fn stream_tells_which_member_is_the_first_and_the_last_of_its_user() {
     let mut presence = begun();
-    presence.begin_stream(1, [b"#"[..].into()].into());
+    presence.begin_stream(1, topics("#"));
     presence.take_changes(1, 9);
     for slot in 1..3 {
         presence.join(TOPIC, at(slot), (b"ann", b"{}"), MAX, now(1));
@@ -847,7 +855,7 @@ fn stream_tells_which_member_is_the_first_and_the_last_of_its_user() {
 #[test]
 fn stream_that_nobody_reads_is_lost_and_keeps_nothing() {
     let mut presence = begun();
-    presence.begin_stream(1, [b"#"[..].into()].into());
+    presence.begin_stream(1, topics("#"));
     assert!(presence.take_changes(1, 9).is_some());
     for round in 0..5_000 {
         presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(round));

@@ -1,10 +1,7 @@
 //! Streams of events for the operator's webhooks: of the home's topics, and of the shard's clients.
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
 use crate::home::Home;
-use crate::mail::hooks::{HookKinds, HookNews, Hooks};
+use crate::mail::hooks::{HookKinds, HookNews, Hooks, SelectedTopics};
 use crate::protocol::front::Clients;
 
 /// Carries out an order. Returns the next events of the stream; `None` if it ends, or if events are lost. A stream that has lost events keeps none, until
@@ -29,8 +26,8 @@ pub(super) fn carry_out_hooks(
     if begins.is_some() && kinds.clients {
         clients.begin_event_stream(number);
     }
-    if let (Some(filters), Some(home), true) = (&begins, &mut home, kinds.members) {
-        home.begin_member_stream(number, filters.clone(), now);
+    if let (Some(topics), Some(home), true) = (&begins, &mut home, kinds.members) {
+        home.begin_member_stream(number, topics.clone(), now);
     }
     next_news(home, clients, (number, kinds, begins))
 }
@@ -38,7 +35,7 @@ pub(super) fn carry_out_hooks(
 fn next_news(
     home: Option<&mut Home>,
     clients: &mut Clients,
-    (number, kinds, begins): (u64, HookKinds, Option<Vec<Box<[u8]>>>),
+    (number, kinds, begins): (u64, HookKinds, Option<SelectedTopics>),
 ) -> Option<HookNews> {
     let mut news = HookNews::default();
     if kinds.clients {
@@ -46,7 +43,7 @@ fn next_news(
     }
     if let Some(home) = home {
         if kinds.subscribers {
-            let (changes, more) = home.next_news(number, begins)?;
+            let (changes, more) = home.next_webhook_news(number, begins)?;
             (news.subscribers, news.more) = (changes, more);
         }
         if kinds.members {
@@ -61,7 +58,7 @@ fn next_news(
 fn end_stream(home: Option<&mut Home>, clients: &mut Clients, number: u64) {
     clients.end_event_stream(number);
     if let Some(home) = home {
-        home.end_news_stream(number);
+        home.end_webhook_news(number);
         home.end_member_stream(number);
     }
 }

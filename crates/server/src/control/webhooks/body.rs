@@ -57,6 +57,8 @@ impl Subject {
 pub struct Part {
     /// The name of the node, in a cluster.
     pub node: Option<Arc<str>>,
+    /// If the part is a partition of a cluster: orders the stewards of the partition. See [`super::Steward`].
+    pub term: Option<u64>,
     pub subject: Subject,
     pub part: usize,
     pub parts: usize,
@@ -72,6 +74,11 @@ pub struct EventIds {
 impl EventIds {
     pub fn new(prefix: String) -> EventIds {
         EventIds { prefix, made: 0 }
+    }
+
+    /// Lets further ids begin with another prefix. The numbers go on.
+    pub fn set_prefix(&mut self, prefix: String) {
+        self.prefix = prefix;
     }
 
     fn next(&mut self) -> String {
@@ -224,14 +231,19 @@ pub fn requests(
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.unwrap_or_default().as_millis() as u64;
     let Part {
-        node, part, parts, ..
+        node,
+        term,
+        part,
+        parts,
+        ..
     } = part;
     let node = node
         .as_ref()
         .map_or_else(String::new, |name| format!(r#""node":{},"#, json!(&**name)));
-    let part = match format {
-        WebhookFormat::Standard => format!(r#""part":{part},"parts":{parts},"#),
-        WebhookFormat::Pusher => String::new(),
+    let part = match (format, term) {
+        (_, Some(term)) => format!(r#""part":{part},"parts":{parts},"term":{term},"#),
+        (WebhookFormat::Standard, None) => format!(r#""part":{part},"parts":{parts},"#),
+        (WebhookFormat::Pusher, None) => String::new(),
     };
     let begin = format!(r#"{{"time_ms":{now_ms},{node}{part}"events":["#);
     let mut requests: Vec<Request> = Vec::new();
@@ -334,6 +346,7 @@ mod tests {
     fn requests_are_bounded_and_have_all_events_in_their_order() {
         let part = Part {
             node: Some("a:8800".into()),
+            term: Some(7 << 12),
             subject: Subject::Topics,
             part: 0,
             parts: 1,
@@ -349,7 +362,10 @@ mod tests {
             for request in requests {
                 assert!(request.body.len() <= BYTES_MAX + 2);
                 let body: Value = serde_json::from_str(&request.body).unwrap();
-                assert_eq!(body["node"], "a:8800");
+                assert_eq!(
+                    (&body["node"], &body["term"]),
+                    (&json!("a:8800"), &json!(7 << 12))
+                );
                 let events = body["events"].as_array().unwrap();
                 assert!(events.len() as u64 == request.events && events.len() <= EVENTS_MAX);
                 assert_eq!(events[0]["id"], request.id);
