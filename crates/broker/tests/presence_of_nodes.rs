@@ -1,9 +1,11 @@
 //! Random worlds of nodes that tell each other who is present: real shards with event streams, cuts, deaths and reloads of pages. Every node ends at the
-//! true members, and a watcher sees no leave of a user who comes back in time. Faults that are planted into what the nodes hear must be noticed.
+//! true members, and a watcher sees no leave of a user who comes back in time. The endpoint of a webhook ends at the true members too, although the node that
+//! tells it may die with changes that were not answered. Faults that are planted into what the nodes and the endpoint hear must be noticed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crore_broker::mail::hooks::{HookKinds, Hooks, MemberChange, SelectedTopics};
 use crore_broker::mail::peer_presence::{
     PeerAnswer, PeerChange, PeerChanges, PeerPresence, PeerPresenceReply, PolledNode,
 };
@@ -30,6 +32,49 @@ enum Fault {
     LeaveBeforeJoin,
     /// A member leaves at other nodes as soon as its connection breaks.
     LeaveWithoutDelay,
+    /// The next node that tells the endpoint of the webhook tells only what changes from then on.
+    WebhookLostAtCrash,
+}
+
+/// The endpoint of a webhook, and the node that tells it: the steward in a real cluster.
+#[derive(Default)]
+struct Endpoint {
+    /// The writer number of the node.
+    sender: u64,
+    /// The number of the node's stream.
+    stream: u64,
+    /// The changes that the node has taken from its homes, and that the endpoint has not answered. They are lost with the node.
+    unanswered: Vec<MemberChange>,
+    /// The users of the members, by topic and number of the member.
+    members: BTreeMap<(Vec<u8>, u64), String>,
+}
+
+impl Endpoint {
+    /// The endpoint answers.
+    fn answer(&mut self) -> Result<(), String> {
+        for change in self.unanswered.drain(..) {
+            let key = (change.topic.to_vec(), change.id);
+            let user = String::from_utf8_lossy(&change.user).into_owned();
+            let is_new = match change.joins {
+                true => self.members.insert(key, user).is_none(),
+                // The last leave of a user is told although the stream may not know the member.
+                false => self.members.remove(&key).is_some() || change.is_of_user,
+            };
+            if !is_new {
+                return Err(format!("the endpoint is told twice: {change:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The users of a topic.
+    fn users(&self, topic: usize) -> Vec<String> {
+        let name = self::topic(topic).into_bytes();
+        let members = self.members.iter().filter(|((topic, _), _)| *topic == name);
+        let mut users: Vec<String> = members.map(|(_, user)| user.clone()).collect();
+        users.sort();
+        users
+    }
 }
 
 struct Node {
@@ -59,6 +104,7 @@ struct Nodes {
     s: u32,
     next_writer: u64,
     has_cuts: bool,
+    endpoint: Endpoint,
     fault: Fault,
 }
 
@@ -120,6 +166,39 @@ impl Node {
         }
     }
 
+    /// The next changes of a stream for the endpoint, at all homes. The first call of a stream `begins` it.
+    fn take_changes(&mut self, homes: ShardId, number: u64, begins: bool) -> Vec<MemberChange> {
+        let mut changes = Vec::new();
+        for home in 0..homes {
+            let topics = SelectedTopics {
+                filters: [b"#"[..].into()].into(),
+                partition: None,
+            };
+            let mut begins = begins.then_some(topics);
+            let mut more = true;
+            while more {
+                let order = Hooks::Next {
+                    number,
+                    kinds: HookKinds {
+                        members: true,
+                        ..HookKinds::default()
+                    },
+                    begins: begins.take(),
+                };
+                let input = Input::Control(Ticket(9), Control::Hooks(order));
+                self.server.handle(home.into(), input);
+                match self.server.io[usize::from(home)].reports.pop() {
+                    Some((Ticket(9), Report::Hooks(Some(news)))) => {
+                        changes.extend(news.members);
+                        more = news.more;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        changes
+    }
+
     /// The users that the node lists for a topic.
     fn listed(&mut self, topic: usize) -> Vec<String> {
         let conn = self.server.open(0);
@@ -150,6 +229,7 @@ impl Nodes {
             s: 0,
             next_writer: 4,
             has_cuts: seed % 2 == 1,
+            endpoint: Endpoint::default(),
             fault,
         };
         for _ in 0..2 {
@@ -168,6 +248,44 @@ impl Nodes {
     fn is_dead(&self, at: usize) -> bool {
         let since_s = self.nodes[at].gone_s;
         since_s.is_some_and(|since_s| self.s >= since_s + DEAD_AFTER_S)
+    }
+
+    /// Lets the node that tells the endpoint send its changes, unless it is cut off. If the node is dead, another one tells from now on: all members, and then the changes.
+    fn tell_endpoint(&mut self, is_answered: bool) -> Result<(), String> {
+        let homes = self.world.homes;
+        let is_sender = |at: &usize| self.nodes[*at].writer == self.endpoint.sender;
+        let sender = (0..self.nodes.len()).find(is_sender);
+        let sender = sender.filter(|at| !self.is_dead(*at));
+        let (at, begins) = match sender {
+            Some(at) => (at, false),
+            None => {
+                let living = (0..self.nodes.len()).filter(|at| self.nodes[*at].gone_s.is_none());
+                let Some(at) = living.min_by_key(|at| self.nodes[*at].writer) else {
+                    return Ok(());
+                };
+                (at, true)
+            }
+        };
+        let node = &mut self.nodes[at];
+        if node.gone_s.is_some() {
+            return Ok(());
+        }
+        let endpoint = &mut self.endpoint;
+        if begins {
+            (endpoint.sender, endpoint.stream) = (node.writer, endpoint.stream + 1);
+            endpoint.unanswered.clear();
+        }
+        let changes = node.take_changes(homes, endpoint.stream, begins);
+        match begins {
+            true if self.fault == Fault::WebhookLostAtCrash => return Ok(()),
+            true => endpoint.members.clear(),
+            false => {}
+        }
+        endpoint.unanswered.extend(changes);
+        if is_answered {
+            endpoint.answer()?;
+        }
+        Ok(())
     }
 
     fn poll_all(&mut self) -> Result<(), String> {
@@ -346,7 +464,9 @@ impl Nodes {
             }
         }
         self.poll_all()?;
-        self.poll_all()
+        self.poll_all()?;
+        let is_answered = self.random(3) == 0;
+        self.tell_endpoint(is_answered)
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -409,6 +529,7 @@ impl Nodes {
         for _ in 0..2 * LEAVE_S {
             self.second()?;
         }
+        self.tell_endpoint(true)?;
         for at in 0..self.nodes.len() {
             for topic in 0..TOPICS {
                 if self.nodes[at].is_killed {
@@ -424,6 +545,12 @@ impl Nodes {
                 if listed != users || known != users {
                     return Err(format!(
                         "{users:?} are there, {listed:?} are listed, {known:?} were told"
+                    ));
+                }
+                let of_endpoint = self.endpoint.users(topic);
+                if of_endpoint != users {
+                    return Err(format!(
+                        "{users:?} are there, the endpoint knows {of_endpoint:?}"
                     ));
                 }
             }
@@ -450,7 +577,8 @@ fn run(seed: u64, fault: Fault) -> Result<(), String> {
 }
 
 #[test]
-fn every_node_ends_at_the_true_members_after_cuts_and_deaths_and_reloads_show_no_leave() {
+fn every_node_and_endpoint_end_at_the_true_members_after_cuts_and_deaths_and_reloads_show_no_leave()
+{
     for seed in 0..40 {
         if let Err(error) = run(seed, Fault::None) {
             panic!("seed {seed}: {error}");
@@ -459,11 +587,12 @@ fn every_node_ends_at_the_true_members_after_cuts_and_deaths_and_reloads_show_no
 }
 
 #[test]
-fn faults_that_are_planted_into_what_nodes_hear_are_noticed() {
+fn faults_that_are_planted_into_what_nodes_and_endpoints_hear_are_noticed() {
     for (fault, error) in [
         (Fault::MemberOfDeadNodeStays, "are listed"),
         (Fault::LeaveBeforeJoin, "are listed"),
         (Fault::LeaveWithoutDelay, "leaves within the delay"),
+        (Fault::WebhookLostAtCrash, "the endpoint knows"),
     ] {
         let errors: Vec<String> = (0..20).filter_map(|seed| run(seed, fault).err()).collect();
         let is_noticed = errors.iter().any(|it| it.contains(error));
