@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, apps, publish};
 use crate::support::Server;
+use crate::support::http::once;
 use crate::support::state::State;
 
 fn server(rules: &str) -> (Server, State) {
@@ -88,6 +89,45 @@ fn client_that_was_away_for_too_long_is_told_of_the_gap() {
             position_after(&mut client, "news", "two");
         }
         client.goes_on();
+    }
+}
+
+#[test]
+fn client_whose_channel_was_deleted_meanwhile_is_told_of_the_gap_and_goes_on() {
+    let (server, _state) = server("");
+    let mut client = Client::connected(&server);
+    subscribe(&mut client, "news", "live");
+    let begun = position(&mut client, "news");
+    publish(&server, "news", "one", "1");
+    position_after(&mut client, "news", "one");
+    drop(client);
+    server.await_subscribers("pusher/chat/news", 0);
+    publish(&server, "news", "two", "2");
+    let deleted = once(&server, "DELETE", "/pub/pusher/chat/news", &[], "");
+    assert_eq!(deleted.status, 200, "{deleted:?}");
+    let gap = ("pusher:gap".to_string(), json!({}));
+    // First the channel is gone, then it has a new message.
+    for later in [&[][..], &["three"]] {
+        for name in later {
+            publish(&server, "news", name, "3");
+        }
+        let mut client = Client::connected(&server);
+        subscribe(&mut client, "news", &begun);
+        assert_eq!(client.channel_event("news"), gap, "{later:?}");
+        let mut last = position(&mut client, "news");
+        for name in later {
+            last = position_after(&mut client, "news", name);
+        }
+        client.goes_on();
+        // A client that has been told has missed nothing more.
+        let mut next = Client::connected(&server);
+        subscribe(&mut next, "news", &last);
+        assert_eq!(position(&mut next, "news"), last);
+        next.goes_on();
+        // Nobody else is told.
+        let mut plain = Client::connected(&server);
+        plain.subscribe("news");
+        plain.goes_on();
     }
 }
 

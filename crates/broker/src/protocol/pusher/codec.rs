@@ -18,7 +18,7 @@ use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscrip
 use crate::protocol::pusher::event::{POSITION, position_data};
 use crate::protocol::pusher::options::POSITIONS;
 use crate::protocol::pusher::reply::{refuse_subscription, write_event};
-use crate::protocol::pusher::state::{origin_of, take_pending_subscribe};
+use crate::protocol::pusher::state::{origin_of, pending_subscribe, take_pending_subscribe};
 use crate::protocol::pusher::subscribe::drop_subscription;
 
 /// The codec of Pusher's protocol.
@@ -54,9 +54,9 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         (records, frames): (&[Record], &Frames),
         io: &mut I,
     ) {
-        if !take_pending_subscribe(clients, slot, sub_index) {
+        let Some(pending) = take_pending_subscribe(clients, slot, sub_index) else {
             return;
-        }
+        };
         let topic = name_of(&clients.conns, subs, slot, sub_index);
         let channel = &*channel_of(&topic);
         let kind = ChannelKind::of(channel);
@@ -68,6 +68,10 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
                 Some(channel),
                 EventData::Text(b"{}"),
             );
+            clients.send_reply(slot, io);
+        }
+        if pending.is_lost && !page.gap {
+            tell_gap(clients, slot, channel);
             clients.send_reply(slot, io);
         }
         // The messages of the page are followed by their positions, and so is a gap.
@@ -153,8 +157,7 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         if tells_positions(clients, slot) {
             let topic = name_of(&clients.conns, subs, slot, sub_index);
             let channel = &*channel_of(&topic);
-            let data = EventData::Text(b"{}");
-            write_event(clients, b"pusher:gap", Some(channel), data);
+            tell_gap(clients, slot, channel);
             // Only now: a client that is cut off before must be told again.
             let position = position_data(from);
             write_event(clients, POSITION, Some(channel), EventData::Text(&position));
@@ -162,13 +165,34 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         }
     }
 
-    /// Does not tell the client, because its subscription outlives the topic.
+    /// The subscription outlives the topic, but the deleted messages after the client's position are lost. A client that subscribes is told after the
+    /// answer to that.
     fn ended<I: Io>(
-        _clients: &mut Clients,
-        _subs: &mut Subscriptions,
-        _of: (u32, u32),
-        _deleted_until: (PartitionId, u64),
-        _io: &mut I,
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        subscription: (u32, u32),
+        (partition, deleted_until): (PartitionId, u64),
+        io: &mut I,
     ) {
+        clients.meter.stats.gaps += 1;
+        let (slot, sub_index) = subscription;
+        if let Some(pending) = pending_subscribe(clients, slot, sub_index) {
+            pending.is_lost = true;
+            return;
+        }
+        let from = Position::new(clients.ctx.world.epoch, deleted_until);
+        Self::gap(clients, subs, subscription, (partition, from), io);
+    }
+}
+
+/// Tells a client that knows positions that messages of a channel are lost.
+fn tell_gap(clients: &mut Clients, slot: u32, channel: &str) {
+    if tells_positions(clients, slot) {
+        write_event(
+            clients,
+            b"pusher:gap",
+            Some(channel),
+            EventData::Text(b"{}"),
+        );
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn leave_watcher(clients: &Clients, slot: u32) {
 pub(super) fn watch_begun(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let is_begun = |state: &PusherState, membership: &Membership| {
         matches!(membership.progress, MembershipProgress::Subscribing)
-            && !state.pending_subscribes.contains(&membership.sub_key)
+            && !(state.pending_subscribes.iter()).any(|it| it.sub_key == membership.sub_key)
     };
     let has_begun = |state: &PusherState| state.memberships.iter().any(|it| is_begun(state, it));
     if !state(&clients.conns, slot).is_some_and(has_begun) {

@@ -17,12 +17,21 @@ use crate::protocol::pusher::options::app_number;
 /// That state.
 #[derive(Default)]
 pub struct PusherState {
-    /// Subscriptions that no home has answered: the index with the serial number of each ([`index_with_serial`]).
-    pub pending_subscribes: Vec<u32>,
+    /// Subscriptions that no home has answered.
+    pub pending_subscribes: Vec<PendingSubscribe>,
     /// The subscriptions to presence channels.
     pub memberships: Vec<Membership>,
     /// The user as whom the client has signed in.
     pub user: Option<Box<str>>,
+}
+
+/// A subscription that no home has answered.
+#[derive(Clone, Copy)]
+pub struct PendingSubscribe {
+    /// Its index and its serial number ([`index_with_serial`]).
+    pub sub_key: u32,
+    /// The topic was deleted after the client's position.
+    pub is_lost: bool,
 }
 
 /// A subscription to a presence channel. Its client is told which users come and leave.
@@ -129,7 +138,7 @@ impl PusherState {
 
     /// The bytes of the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.pending_subscribes.capacity() * size_of::<u32>()
+        self.pending_subscribes.capacity() * size_of::<PendingSubscribe>()
             + self.memberships.capacity() * size_of::<Membership>()
             + self
                 .memberships
@@ -150,17 +159,30 @@ pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut PusherState 
     conns.ensure_side_row(slot).protocol_state.pusher_mut()
 }
 
-/// Removes the subscription with this index from those that wait. Returns whether it was one of them.
-pub(super) fn take_pending_subscribe(clients: &mut Clients, slot: u32, sub_index: u32) -> bool {
-    let key = index_with_serial(&clients.conns, slot, sub_index);
-    let waits = |state: &PusherState| state.pending_subscribes.contains(&key);
-    let is_pending = state(&clients.conns, slot).is_some_and(waits);
-    if is_pending {
-        let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
-        pending.retain(|other| *other != key);
-        drop_idle_state(&mut clients.conns, slot);
-    }
-    is_pending
+/// Removes the subscription with this index from those that wait. Returns `None` if it was not one of them.
+pub(super) fn take_pending_subscribe(
+    clients: &mut Clients,
+    slot: u32,
+    sub_index: u32,
+) -> Option<PendingSubscribe> {
+    let pending = *pending_subscribe(clients, slot, sub_index)?;
+    let all = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    all.retain(|other| other.sub_key != pending.sub_key);
+    drop_idle_state(&mut clients.conns, slot);
+    Some(pending)
+}
+
+/// The subscription with this index, if no home has answered it.
+pub(super) fn pending_subscribe(
+    clients: &mut Clients,
+    slot: u32,
+    sub_index: u32,
+) -> Option<&mut PendingSubscribe> {
+    let sub_key = index_with_serial(&clients.conns, slot, sub_index);
+    // A client without this state gets none.
+    state(&clients.conns, slot)?;
+    let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    pending.iter_mut().find(|it| it.sub_key == sub_key)
 }
 
 /// Frees the state of a connection if nothing needs it. A client with many channels may never need it again.

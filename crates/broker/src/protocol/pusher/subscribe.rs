@@ -24,7 +24,9 @@ use crate::protocol::pusher::presence::{
 use crate::protocol::pusher::reply::{refuse, refuse_subscription};
 use crate::protocol::pusher::signature::is_signed;
 use crate::protocol::pusher::signin::{has_signed_in_as, is_user_id};
-use crate::protocol::pusher::state::{app_of, socket_id, state_mut, take_pending_subscribe};
+use crate::protocol::pusher::state::{
+    PendingSubscribe, app_of, socket_id, state_mut, take_pending_subscribe,
+};
 
 /// The maximum bytes of a user's id. The table of members keeps its length in one byte.
 const USER_BYTES_MAX: usize = 128;
@@ -117,9 +119,12 @@ fn begin_subscription(
     if event.since.is_some() {
         clients.conns.get_mut(slot).consumer.options |= POSITIONS;
     }
-    let key = index_with_serial(&clients.conns, slot, sub_index);
-    let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
-    pending.push(key);
+    let pending = PendingSubscribe {
+        sub_key: index_with_serial(&clients.conns, slot, sub_index),
+        is_lost: false,
+    };
+    let state = state_mut(&mut clients.conns, slot);
+    state.pending_subscribes.push(pending);
     clients.record_event(slot, EventKind::Subscribed, &name);
     Ok(())
 }
