@@ -11,7 +11,7 @@ use crate::support::mqtt::{self as packets, plain_connect};
 use crate::support::port::get;
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
-use crate::support::{Server, program, until};
+use crate::support::{Server, connect_from, program, until};
 use crate::tokens::{key_settings, now_s, token};
 
 const OPEN: &str = "[[rule]]\nmatch = 'plain/#'\n[[rule]]\nmatch = '#'\npresence = true\n";
@@ -474,6 +474,67 @@ fn requests_without_right_or_sense_are_refused() {
         conn.ask("GET", "/presence/room", &handshake(&[ann]), "");
         conn.head().status == 101
     });
+}
+
+#[test]
+fn token_with_a_name_with_control_characters_or_info_of_a_megabyte_is_refused() {
+    let server = closed("");
+    let status = |user: &str, info: Value| {
+        let token = bearer(user, json!({"presence": ["room"], "presence_info": info}));
+        let headers = [("Authorization", &*token)];
+        once(&server, "GET", "/presence/room", &headers, "").status
+    };
+    assert_eq!(status("eve", json!(1)), 200);
+    for user in ["eve\n", "\u{0}", "a\u{7f}b", "\u{9b}31m"] {
+        assert_eq!(status(user, json!(1)), 401, "{user:?}");
+    }
+    assert_eq!(status("eve", json!("i".repeat(1 << 20))), 431);
+    // Control characters in info stay inside of its text.
+    let info = json!("\u{0}\n\u{1b}[31m");
+    let ann = bearer("ann", json!({"presence": ["room"], "presence_info": info}));
+    let headers = [("Authorization", &*ann)];
+    let mut watcher = Watcher::open(&server, "room", &headers);
+    watcher.whole();
+    let _ann = sse(&server, "room", &headers);
+    assert_eq!(watcher.expect("join", "ann")["info"], info);
+}
+
+#[test]
+fn join_storm_of_one_address_ends_at_its_limit_and_others_come_and_are_told() {
+    let server = Server::with(
+        "[[rule]]\nmatch = '#'\npresence = true\n[presence]\nleave_s = 0\n[limits]\nconnections_per_address_max = 40\n",
+    );
+    let mut watcher = Watcher::open(&server, "room", &[]);
+    watcher.whole();
+    let storm = (0..100).map(|_| {
+        let stream = connect_from(3, server.address());
+        let mut conn = Conn::from_stream(stream, &server);
+        conn.ask("GET", "/sub/room", &handshake(&[]), "");
+        let status = conn.head().status;
+        (conn, status)
+    });
+    let storm: Vec<(Conn, u16)> = storm.collect();
+    let of = |status: u16| storm.iter().filter(|(_, it)| *it == status).count();
+    assert_eq!((of(101), of(429)), (40, 60));
+    // One connection that joins and leaves without end.
+    let mut mqtt = packets::Conn::to_server(&server, Version::V5);
+    mqtt.connect(&plain_connect(Version::V5, "storm"));
+    for _ in 0..1_000 {
+        mqtt.subscribe("room", 0);
+        mqtt.unsubscribe("room");
+    }
+    let mut ann = Ws::open(&server, "/sub/room", &[]);
+    await_members(&server, "room", 41);
+    publish(&server, "room", "hello");
+    assert_eq!(ann.frame().text(), "hello");
+    while watcher.members.len() != 41 {
+        watcher.next();
+    }
+    drop(storm);
+    await_members(&server, "room", 1);
+    while watcher.members.len() != 1 {
+        watcher.next();
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, apps, server};
 use crate::support::Server;
 use crate::support::state::State;
+use crate::support::ws::{FIN, TEXT};
 
 const ROOM: &str = "presence-room";
 
@@ -103,6 +104,27 @@ fn presence_channel_needs_signed_data_with_a_user() {
     assert_eq!(client.refused(ROOM), 4009);
     assert_eq!(client.join(ROOM, &user("ann"))["count"], 1);
     client.goes_on();
+}
+
+#[test]
+fn info_of_a_megabyte_is_refused_and_a_longer_event_ends_its_connection_only() {
+    let (server, _state) = server();
+    let mut ann = Client::connected(&server);
+    ann.join(ROOM, &user("ann"));
+    let mut client = Client::connected(&server);
+    let info = "i".repeat(1 << 20);
+    client.ask_to_join(ROOM, &json!({"user_id": "eve", "user_info": info}));
+    assert_eq!(client.refused(ROOM), Value::Null);
+    client.goes_on();
+    // The head of a frame of 2 MiB.
+    let head = [
+        &[FIN | TEXT, 0x80 | 127][..],
+        &(2u64 << 20).to_be_bytes(),
+        &[0; 4],
+    ];
+    client.ws.conn.send(head.concat());
+    assert_eq!(client.ws.frame().close_code(), Some(1009));
+    ann.goes_on();
 }
 
 #[test]
