@@ -2,20 +2,22 @@
 //! that it was connected to. Without it sessions end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, encode};
+use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 
 use crate::servers::Servers;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crate::support::{Server, port, until};
 use crate::{node, settings};
 
-/// A node with durable sessions, which survive the node.
-fn durable_node(servers: &Servers) -> Server {
+/// The settings of a node with durable sessions, which survive the node.
+fn durable_settings(servers: &Servers) -> String {
     let settings = settings(servers);
     let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
-    Server::with_admin(&format!(
-        "{cluster}durable_sessions = true\n[[rule]]{rules}"
-    ))
+    format!("{cluster}durable_sessions = true\n[[rule]]{rules}")
+}
+
+fn durable_node(servers: &Servers) -> Server {
+    Server::with_admin(&durable_settings(servers))
 }
 
 /// A cluster of two such nodes.
@@ -253,7 +255,7 @@ fn session_ends_at_all_nodes_when_it_expires() {
 }
 
 #[test]
-fn operator_lists_and_ends_a_session_at_any_node() {
+fn operator_lists_shows_and_ends_a_session_at_any_node() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -273,12 +275,44 @@ fn operator_lists_and_ends_a_session_at_any_node() {
                 let page = port::get(node.admin(), "sessions");
                 page["sessions"][0]["client_id"] == "it"
             });
+            let shown = port::get(node.admin(), "session?client_id=it");
+            assert_eq!(shown["subscriptions"][0]["filter"], "t", "{shown}");
         }
         assert_eq!(end_at(ended_at), 200);
         for node in [&node_a, &node_b] {
             port::await_metric(node.admin(), "crore_sessions", 0.0);
         }
     }
+}
+
+/// An operator may give a node a lower limit than before. No session may end for that, since the other nodes go on with it.
+#[test]
+fn node_that_begins_with_more_sessions_than_its_limit_has_all_and_refuses_new_ones() {
+    let Some((servers, node_a, node_b)) = two_durable_nodes() else {
+        return;
+    };
+    let clients = ["a", "b", "c"];
+    for client in clients {
+        resume(&node_a, Version::V5, client).0.leave();
+    }
+    node_a.kill();
+    let limit = "[mqtt]\nsessions_max = 2\n";
+    let node_a = Server::with_admin(&format!("{}{limit}", durable_settings(&servers)));
+    for client in clients {
+        let (mut conn, present) = resume(&node_a, Version::V5, client);
+        assert!(present, "{client}");
+        conn.leave();
+    }
+    let begins = |node: &Server| Conn::to_server(node, Version::V5).try_to_resume("new");
+    assert_eq!(begins(&node_a), ReasonCode::QUOTA_EXCEEDED);
+    for client in &clients[..2] {
+        let line = format!("DELETE /api/v1/session?client_id={client}");
+        until("its client is away", || {
+            port::ask(node_b.admin(), &line, None).status == 200
+        });
+    }
+    port::await_metric(node_a.admin(), "crore_sessions", 1.0);
+    assert_eq!(begins(&node_a), ReasonCode::SUCCESS);
 }
 
 #[test]
@@ -293,7 +327,7 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
     for turn in 0..1000 {
         let version = VERSIONS[turn / 2 % VERSIONS.len()];
         let mut conn = Conn::to_server(nodes[turn % 2], version);
-        match try_to_resume(&mut conn, version, "fought over") {
+        match conn.try_to_resume("fought over") {
             ReasonCode::SUCCESS => served += 1.0,
             reason => assert_eq!(reason, too_many_takeovers(version)),
         }
@@ -321,7 +355,7 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
     let mut last = None;
     until("the last one is served", || {
         let mut conn = Conn::to_server(&node_b, Version::V5);
-        let is_served = try_to_resume(&mut conn, Version::V5, "fought over") == ReasonCode::SUCCESS;
+        let is_served = conn.try_to_resume("fought over") == ReasonCode::SUCCESS;
         last = is_served.then_some(conn);
         is_served
     });
@@ -329,22 +363,6 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
     last.subscribe("t", 1);
     publish(&node_a, 1, "t", &["to the last one"]);
     receive(&mut last, "to the last one");
-}
-
-/// Connects to a session. Returns the reason code of the CONNACK.
-fn try_to_resume(conn: &mut Conn, version: Version, client_id: &str) -> ReasonCode {
-    let mut set = PropertyWriter::new();
-    set.session_expiry_interval_s(600);
-    let mut connect = plain_connect(version, client_id);
-    connect.clean_start = false;
-    if version == Version::V5 {
-        connect.properties = set.properties();
-    }
-    conn.write(|out| encode::connect(out, &connect));
-    match conn.packet().packet() {
-        Packet::ConnAck(connack) => connack.reason,
-        node_b => panic!("a CONNACK is due, {node_b:?} came"),
-    }
 }
 
 fn too_many_takeovers(version: Version) -> ReasonCode {

@@ -4,7 +4,7 @@ use std::fs;
 
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{
-    Packet, Properties, PropertyWriter, Qos, SubscribeOptions, Version, encode,
+    Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 
 use crate::support::broker::Broker;
@@ -453,4 +453,40 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
     assert_eq!(receive_topic(&mut watcher), "gone/second");
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     watcher.expect_nothing_from(&mut publisher);
+}
+
+/// An operator may have lowered the limit. No session may end for that.
+#[test]
+fn start_with_more_sessions_than_the_limit_keeps_all_and_refuses_new_ones() {
+    let state = State::new();
+    let Some(mut broker) = start(&state) else {
+        return;
+    };
+    let clients = ["a", "b", "c"];
+    for client in clients {
+        connect(&broker, Version::V5, client).0.leave();
+    }
+    let begins = |broker: &Broker| Conn::open(broker, Version::V5).try_to_resume("new");
+    for is_crash in [true, false] {
+        match is_crash {
+            true => broker.kill(),
+            false => broker.stop(),
+        }
+        let settings = format!("{}\n[mqtt]\nsessions_max = 2\n", state.settings());
+        broker = Broker::crore(&settings).expect("a server of ours");
+        for client in clients {
+            let (mut conn, present) = connect(&broker, Version::V5, client);
+            assert!(present, "{client}");
+            conn.leave();
+        }
+        assert_eq!(begins(&broker), ReasonCode::QUOTA_EXCEEDED);
+    }
+    for client in &clients[..2] {
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.connect(&plain_connect(Version::V5, client));
+        conn.leave();
+    }
+    until("their sessions have ended", || {
+        begins(&broker) == ReasonCode::SUCCESS
+    });
 }

@@ -233,6 +233,23 @@ impl Conn {
         self.connect(&connect)
     }
 
+    /// Connects like [`resume`](Self::resume), and returns the reason code of the CONNACK.
+    #[track_caller]
+    pub fn try_to_resume(&mut self, client_id: &str) -> ReasonCode {
+        let mut properties = PropertyWriter::new();
+        properties.session_expiry_interval_s(600);
+        let mut connect = plain_connect(self.version, client_id);
+        connect.clean_start = false;
+        if self.version == Version::V5 {
+            connect.properties = properties.properties();
+        }
+        self.write(|out| encode::connect(out, &connect));
+        match self.packet().packet() {
+            Packet::ConnAck(connack) => connack.reason,
+            other => panic!("a CONNACK is due, {other:?} came"),
+        }
+    }
+
     /// Sends bytes. An error of the socket is ignored here: the next read reports a closed connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
