@@ -563,27 +563,32 @@ impl Counts {
         self.engine.disk.written_bytes.add(client, bytes as u64);
     }
 
-    /// Whether this client may write records of its existing sessions. Even a full disk has spare room for such records, and each client gets a part of it.
+    /// Whether this client may write records of its existing sessions. Even a full disk, and the full log of a cluster, have spare room for such records,
+    /// and each client gets a part of it.
     ///
     /// # Errors
-    /// [`Reason::DiskFull`].
+    /// [`Reason::DiskFull`], [`Reason::LogFull`].
     pub fn check_session_write(&self, client: Client) -> Result<(), Reason> {
-        let EngineState {
-            disk_is_full, disk, ..
-        } = &self.engine;
-        match !disk_is_full.load(Relaxed) || disk.may_take_spare(disk.spare_bytes.count(client)) {
-            true => Ok(()),
-            false => Err(Reason::DiskFull),
+        let disk = &self.engine.disk;
+        match self.reason_of_full_engine() {
+            Some(reason) if !disk.may_take_spare(disk.spare_bytes.count(client)) => Err(reason),
+            _ => Ok(()),
         }
+    }
+
+    /// Why the engine takes no messages; `None` if it does.
+    fn reason_of_full_engine(&self) -> Option<Reason> {
+        if self.engine.disk_is_full.load(Relaxed) {
+            return Some(Reason::DiskFull);
+        }
+        (self.engine.log_full_s.load(Relaxed) != 0).then_some(Reason::LogFull)
     }
 
     /// Counts the bytes of a session's record of this client that goes to the engine's disk.
     pub fn add_written_session(&self, client: Client, bytes: usize) {
-        let EngineState {
-            disk_is_full, disk, ..
-        } = &self.engine;
+        let disk = &self.engine.disk;
         disk.written_bytes.add(client, bytes as u64);
-        if disk_is_full.load(Relaxed) {
+        if self.reason_of_full_engine().is_some() {
             disk.spare_bytes.add(client, bytes as u64);
         }
     }
@@ -602,7 +607,9 @@ impl Counts {
 
     /// Sets the second in which the cluster's log became full; 0 when it has room again.
     pub fn set_log_full(&self, unix_s: u32) {
-        self.engine.log_full_s.store(unix_s, Relaxed);
+        if self.engine.log_full_s.swap(unix_s, Relaxed) != 0 && unix_s == 0 {
+            self.engine.disk.spare_bytes.clear();
+        }
     }
 
     /// Seconds since the cluster's log became full; `None` while it has room.

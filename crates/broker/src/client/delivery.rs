@@ -45,7 +45,7 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
         | Tell::GroupJoined { .. }
         | Tell::Session(..)
         | Tell::SessionTaken(_)
-        | Tell::NoRoomForRecords(_)
+        | Tell::NoRoomForRecords(..)
         | Tell::Commands(_) => 0,
         tell => match tell.topic() {
             None | Some(NONE) => TO_SINGLE_CONNECTIONS,

@@ -109,8 +109,8 @@ pub enum Tell {
     Session(ReplyTo, Box<SessionReply>),
     /// Another connection has taken over the session of this MQTT connection.
     SessionTaken(ConnId),
-    /// The disk is full, and has no more room for records of this MQTT connection's session.
-    NoRoomForRecords(ConnId),
+    /// The disk, or the log of the cluster, has no more room for records of this MQTT connection's session.
+    NoRoomForRecords(ConnId, Reason),
     /// For a follower: topics that have got their first subscriber or lost their last one, or a page of the topics with subscribers.
     Interest {
         /// The follower.
@@ -158,7 +158,7 @@ impl Tell {
             | Tell::Shared { .. }
             | Tell::Session(..)
             | Tell::SessionTaken(_)
-            | Tell::NoRoomForRecords(_)
+            | Tell::NoRoomForRecords(..)
             | Tell::Interest { .. }
             | Tell::Presence(..)
             | Tell::Commands(_) => None,

@@ -93,7 +93,7 @@ impl Front {
                 take_session_answer(clients, &mut subs.lanes, queues, to, reply, io);
             }
             Tell::SessionTaken(holder) => end_holder(clients, holder, Reason::TakenOver, io),
-            Tell::NoRoomForRecords(holder) => end_holder(clients, holder, Reason::DiskFull, io),
+            Tell::NoRoomForRecords(holder, reason) => end_holder(clients, holder, reason, io),
             Tell::Presence(to, _) if !clients.conns.is_waiting_for(to) => {}
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
                 State::Centrifugo => {

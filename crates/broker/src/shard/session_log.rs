@@ -95,17 +95,15 @@ impl Shard {
         }
     }
 
-    /// Ends the connection that asks for a record of its session, if its client has used its part of the room that a full disk has for such records.
-    fn end_if_spare_is_spent(&mut self, from: ShardId, ask: &Ask) {
+    /// Ends the connection that asks for a record of its session, if its client has used its part of the room that a full disk or log has for such records.
+    pub(super) fn end_if_spare_is_spent(&mut self, from: ShardId, ask: &Ask) {
         let admission = &self.front.clients.ctx.world.admission;
         if let Ask::SessionRecord(session) = ask
-            && admission.check_session_write(session.owner).is_err()
+            && let Err(reason) = admission.check_session_write(session.owner)
         {
             let holder = session.to.connection();
-            self.front
-                .subs
-                .lanes
-                .tell(from, Tell::NoRoomForRecords(holder));
+            let lanes = &mut self.front.subs.lanes;
+            lanes.tell(from, Tell::NoRoomForRecords(holder, reason));
         }
     }
 
@@ -337,7 +335,7 @@ fn partition_index_of(ctx: &Context, name: &[u8]) -> usize {
 }
 
 /// The client that is charged for the session of a request.
-fn owner_of(ask: &Ask) -> Client {
+pub(super) fn owner_of(ask: &Ask) -> Client {
     match ask {
         Ask::SessionOpen { owner, .. } => *owner,
         Ask::SessionRecord(session) => session.owner,

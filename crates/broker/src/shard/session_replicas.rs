@@ -30,6 +30,7 @@ use crate::protocol::mqtt::access::session_name_of;
 use crate::protocol::mqtt::retention::{count_stored_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
+use crate::shard::session_log::owner_of;
 use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
 
 /// Why a request for a session is refused.
@@ -45,8 +46,13 @@ impl Shard {
     pub(super) fn handle_replicated_request(&mut self, from: ShardId, ask: Ask) {
         match self.replicated_record(&ask) {
             Ok((name, record)) => {
+                self.end_if_spare_is_spent(from, &ask);
+                let owner = owner_of(&ask);
                 let waiting = PendingRequest::of_ask(from, ask);
-                self.write_session_record(self.place_of_session(&name), waiting, &record);
+                let at = self.place_of_session(&name);
+                let bytes = self.write_session_record(at, waiting, &record);
+                let admission = &self.front.clients.ctx.world.admission;
+                admission.add_written_session(owner, bytes);
             }
             Err(RecordRefusal::Full) => {
                 self.refuse_session_ask(from, ask, ReasonCode::QUOTA_EXCEEDED)
@@ -73,7 +79,13 @@ impl Shard {
                 let front = &self.front;
                 let admission = &front.clients.ctx.world.admission;
                 let is_new = !sessions.has(*hash, client);
-                if is_new && !admission.may_enter_session(*owner, client)
+                let now = front.clients.ctx.now;
+                let has_log_room = match is_new && *expiry_s > 0 {
+                    true => admission.check_disk_share(*owner, now.unix_s),
+                    false => admission.check_session_write(*owner),
+                };
+                if has_log_room.is_err()
+                    || is_new && !admission.may_enter_session(*owner, client)
                     || !may_open(
                         &front.clients,
                         &front.census,

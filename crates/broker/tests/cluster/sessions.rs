@@ -378,3 +378,31 @@ fn wills_of_a_dead_node_that_a_limit_of_their_address_refuses_are_published_late
     published.dedup();
     assert_eq!(published, ["gone"]);
 }
+
+/// Otherwise clients that connect again and again would use up the room that nodes need to say that they live.
+#[test]
+fn full_log_refuses_new_sessions_and_gives_each_client_a_part_of_the_room_for_existing_ones() {
+    let mut nodes = nodes(2);
+    let connect = |nodes: &mut Nodes, name: &str, will: Option<&[u8]>| {
+        let will = will.map(|payload| ("last/words", payload));
+        let client = Client::connect_as(nodes, 0, name, will);
+        let received = client.received(nodes);
+        received.first().cloned().unwrap_or_default()
+    };
+    assert_eq!(connect(&mut nodes, "old", None), "connack false 0x0");
+    let admission = nodes.all[0].world.admission.clone();
+    admission.set_disk_room(u64::MAX, 256 * 2000);
+    admission.set_log_full(nodes.all[0].server.now.unix_s);
+    for _ in 0..6 {
+        nodes.second();
+    }
+    assert_eq!(connect(&mut nodes, "new", None), "connack false 0x97");
+    let words = [b'x'; 300];
+    let mut answers = (0..50).map(|_| connect(&mut nodes, "old", Some(&words)));
+    let taken = answers.by_ref().take_while(|it| it != "connack false 0x97");
+    assert!((3..10).contains(&taken.count()));
+    drop(answers);
+    admission.set_log_full(0);
+    assert_eq!(connect(&mut nodes, "old", None), "connack true 0x0");
+    assert_eq!(connect(&mut nodes, "new", None), "connack false 0x0");
+}

@@ -92,6 +92,11 @@ pub fn join(
         seed: identity.seed,
         partitions: identity.partitions,
     });
+    if settings.history_bytes > 0 {
+        // While the log is full, clients share its room for records of sessions. Their parts depend on its size.
+        let history_bytes = settings.history_bytes as u64;
+        world.admission.set_disk_room(u64::MAX, history_bytes);
+    }
     follow_clock(&connected)?;
     let revoked = connected.open_table("revoked")?;
     let now = Now {
