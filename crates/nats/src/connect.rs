@@ -77,17 +77,22 @@ impl Connection {
     }
 
     /// Creates the identity of the cluster if this is the first node: then it is `wanted`. Otherwise reads the identity that the first node
-    /// created. If `wanted` has 0 partitions, any number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
+    /// created. If `wanted` has 0 partitions, any number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS). `newest_format` is
+    /// the newest format that this version reads.
     ///
     /// # Errors
     /// If the identity cannot be read, or does not fit this node.
     pub fn read_or_create_identity(
         &self,
         wanted: ClusterIdentity,
+        newest_format: u32,
     ) -> Result<ClusterIdentity, Error> {
-        let read = async || identity::read_or_create(&self.context, &self.settings, wanted).await;
+        let read = async || {
+            identity::read_or_create(&self.context, &self.settings, wanted, newest_format).await
+        };
         let identity = self.block_on(read)?;
-        self.log.set_epoch_and_format(identity.epoch, wanted.format);
+        self.log
+            .set_epoch_and_format(identity.epoch, identity.format);
         Ok(identity)
     }
 

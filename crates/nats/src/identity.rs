@@ -26,13 +26,13 @@ pub struct ClusterIdentity {
     pub seed: u64,
     /// Number of partitions.
     pub partitions: u16,
-    /// The format in which all nodes write. It stays as it is even after all nodes are updated.
+    /// The format in which all nodes write. It stays as it is even after all nodes are updated, until the operator raises it. A node that runs then ends.
     pub format: u32,
 }
 
 impl ClusterIdentity {
     /// The reason why a version that can read no format newer than `newest_readable` cannot join the cluster; `None` if it can.
-    pub(crate) fn reason_not_to_join(&self, newest_readable: u32) -> Option<String> {
+    fn reason_not_to_join(&self, newest_readable: u32) -> Option<String> {
         let found = self.format;
         (found > newest_readable).then(|| {
             format!(
@@ -66,12 +66,13 @@ pub(crate) async fn open_or_create_bucket(
 /// large batches. But each partition is a stream that one NATS server leads, so fewer partitions than servers would leave servers idle.
 pub const PARTITIONS: u16 = 4;
 
-/// Reads the identity of the cluster; the first node writes `wanted` as the identity. Fails if the number of partitions or the format does
-/// not fit `wanted`. With 0 partitions in `wanted` every number fits, and a new cluster gets [`PARTITIONS`].
+/// Reads the identity of the cluster; the first node writes `wanted` as the identity. Fails if the number of partitions does not fit `wanted`, or the format
+/// is newer than `newest_format`. With 0 partitions in `wanted` every number fits, and a new cluster gets [`PARTITIONS`].
 pub async fn read_or_create(
     context: &Context,
     settings: &Settings,
     wanted: ClusterIdentity,
+    newest_format: u32,
 ) -> Result<ClusterIdentity, Error> {
     let new = match wanted.partitions {
         0 => ClusterIdentity {
@@ -104,7 +105,7 @@ pub async fn read_or_create(
             "bucket {bucket}: this is not the identity of a Crore cluster ({error}); choose another cluster.name"
         ))
     })?;
-    if let Some(why) = found.reason_not_to_join(new.format) {
+    if let Some(why) = found.reason_not_to_join(newest_format) {
         return Err(Error::lasting(format!(
             "the cluster `{}`: {why}",
             settings.name

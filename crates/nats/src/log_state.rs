@@ -213,7 +213,7 @@ impl LogState {
         self.format.load(Relaxed)
     }
 
-    /// Sets the epoch of the log, and the newest format that this version reads.
+    /// Sets the epoch of the log, and the format in which this node writes.
     pub fn set_epoch_and_format(&self, epoch: u32, format: u32) {
         self.epoch.store(epoch, Relaxed);
         self.format.store(format, Relaxed);

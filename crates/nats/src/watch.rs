@@ -89,7 +89,13 @@ pub async fn run_checks(
         let Ok(Some(identity)) = identity else {
             continue;
         };
-        if let Some(why) = identity.reason_not_to_join(log.format()) {
+        if identity.format != log.format() {
+            // All nodes write in one format, so a node cannot go on with another one than at its start.
+            let why = format!(
+                "its nodes write format {} now, and this node writes format {}",
+                identity.format,
+                log.format()
+            );
             events.on_event(LogEvent::Ended { why });
         }
         if identity.epoch != log.epoch() {

@@ -66,6 +66,7 @@ pub fn serve(
         let mut settings = effective.settings(node.clone());
         settings.access.revoked = Arc::clone(&revoked);
         settings.pusher_apps.clone_from(&pusher_apps);
+        settings.mqtt.durable_sessions = identity.has_durable_sessions;
         create_world(file, settings, placement, &identity)
     };
 

@@ -41,7 +41,7 @@ pub struct Mqtt {
     /// The longest time that a session outlives its connection. Clients of 3.1.1 without Clean Session get this time.
     #[default(86_400)]
     pub session_expiry_max_s: u32,
-    /// Whether the log has records of sessions. Not in the file: `state.durable_sessions` and `cluster.durable_sessions` say it.
+    /// Whether the log has records of sessions. Not in the file: `state.durable_sessions` says it, or the format of the cluster.
     #[serde(skip)]
     pub durable_sessions: bool,
     /// Sessions of all shards together, with and without a connection. At the limit, a new session gets 0x97 (3.1.1: 3). [Shared](#shares).

@@ -156,8 +156,7 @@ pub struct RunArgs {
     /// Number of kills of the server, for crash [default: 100]
     #[arg(long)]
     pub kills: Option<u32>,
-    /// Number of MQTT clients with durable sessions, during kills and power cuts for crash (`state.durable_sessions`), and for cluster
-    /// (`cluster.durable_sessions`)
+    /// Number of MQTT clients with durable sessions, during kills and power cuts for crash, and for cluster
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sessions: u32,
     /// Number of power cuts, for crash; needs root, loop devices and ext4

@@ -172,7 +172,7 @@ counters! {
     packets_received: "MQTT packets received, but for messages";
     packets_sent: "MQTT packets sent, but for messages";
     sessions_expired: "MQTT sessions that expired";
-    short_sessions metric "crore_short_sessions_total": "MQTT clients of a [cluster](CLUSTER.md#guarantees) that asked for a session that outlives their connection, while `cluster.durable_sessions` is off. A client counts again when it was not named in the log, or is forgotten";
+    short_sessions metric "crore_short_sessions_total": "MQTT clients of a [cluster](CLUSTER.md#upgrade) that asked for a session that outlives their connection, although the cluster has no durable sessions. A client counts again when it was not named in the log, or is forgotten";
     takeovers metric "crore_takeovers_total": "MQTT connections that ended because another connection with the same client id took over their session";
     refused_takeovers metric "crore_refused_takeovers_total" refusal "a session was taken over too often": "MQTT connections that were refused for a second (0x9F) because their session was taken over more often than `mqtt.takeovers_per_minute` allows: several clients use one client id";
     attaches: "Counted subscriptions";

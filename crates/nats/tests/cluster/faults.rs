@@ -82,7 +82,7 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let identity = connected
-        .read_or_create_identity(crate::node::identity())
+        .read_or_create_identity(crate::node::identity(), 1)
         .expect("identity");
     assert_ne!(identity.epoch, 1);
     assert_eq!(identity.partitions, PARTITIONS);

@@ -95,7 +95,7 @@ pub fn identity() -> ClusterIdentity {
 
 pub fn start_node(settings: Settings, identity: ClusterIdentity) -> Result<Node, Error> {
     let connected = connect(settings)?;
-    let identity = connected.read_or_create_identity(identity)?;
+    let identity = connected.read_or_create_identity(identity, identity.format)?;
     let streams = connected.open_streams(identity)?;
     let recorder = Arc::new(Recorder::default());
     let store = connected.open_store(&streams, identity)?;

@@ -120,7 +120,7 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let renewed = connected
-        .read_or_create_identity(identity)
+        .read_or_create_identity(identity, identity.format)
         .expect("identity");
     let streams = connected.open_streams(renewed).expect("streams");
     let store = connected.open_store(&streams, renewed).expect("a store");

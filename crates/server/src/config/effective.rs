@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crore_broker::node::Node;
 use crore_broker::pusher::with_presence_channels;
-use crore_broker::settings::{Http, Mqtt, Settings};
+use crore_broker::settings::{Http, Settings};
 
 use super::check::exposed_address;
 use super::locate::ConfigError;
@@ -43,14 +43,10 @@ impl EffectiveSettings {
             .collect()
     }
 
-    /// The settings for the shards, without what is read from other files once: revoked credentials, and the apps of Pusher's protocol. `node` describes this node to
-    /// the other nodes of a cluster.
+    /// The settings for the shards, without what is known only at the start: revoked credentials, the apps of Pusher's protocol, and whether MQTT sessions are
+    /// durable. `node` describes this node to the other nodes of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
-        let durable_sessions = match file.cluster.is_on() {
-            true => file.cluster.durable_sessions,
-            false => file.state.has_durable_sessions(),
-        };
         let app_ids = file.pusher_apps.iter().map(|app| &*app.id);
         let rules = with_presence_channels(app_ids, &file.rules);
         Settings {
@@ -66,10 +62,7 @@ impl EffectiveSettings {
             interest: file.interest,
             presence: file.presence,
             access: for_shards(file.access.as_ref()),
-            mqtt: Mqtt {
-                durable_sessions,
-                ..file.mqtt
-            },
+            mqtt: file.mqtt,
             backend_calls: calls_of(&file.backends),
             centrifugo: file.centrifugo,
             pusher: file.pusher,

@@ -104,9 +104,9 @@ const LINES: &[LineRow] = &[
         "connections of MQTT clients with a client id such as this one were refused for a second: several clients use it, and end each other's \
          connections; give each client an id of its own (mqtt.takeovers_per_minute, docs/MQTT.md)"),
     ("crore_short_sessions_total", Some(Notice::ShortSession),
-        "MQTT clients, such as this one, asked for a session that outlives their connection (clean session 0, or an expiry); in a cluster it \
+        "MQTT clients, such as this one, asked for a session that outlives their connection (clean session 0, or an expiry); in this cluster it \
          ends with the connection: what comes while they are away is lost to them, a QoS 2 publish that they repeat comes twice, and a will \
-         is lost with its node (docs/CLUSTER.md)"),
+         is lost with its node (docs/CLUSTER.md, Upgrade)"),
 ];
 
 /// All kinds of lines.

@@ -32,11 +32,12 @@ use crate::settings::file::File;
 /// versions work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the
 /// cluster's format. A node that does not know that format then ends. A version that adds a row here must be able to write the formats of both rows.
 ///
-/// The second format has the records of MQTT sessions, which earlier versions take as void. In the third one, changes of sessions have another digest
-/// (`DigestForm` of the broker): a node of the second format would end sessions that the others keep. All else is as in the first one.
-const FORMATS: [(u8, u16); 3] = [(1, 9), (1, 9), (1, 9)];
-/// The first format with records of MQTT sessions as this version writes them.
-const SESSIONS_FORMAT: u32 = 3;
+/// In the fourth format the nodes record MQTT sessions. A node that did not would write checkpoints without sessions, so the format says it, and not a
+/// setting of each node. Nodes of this version record no sessions in the second and third format, which had such records behind a setting. All else is as
+/// in the first one.
+const FORMATS: [(u8, u16); 4] = [(1, 9); 4];
+/// The first format in which all nodes record MQTT sessions.
+const SESSIONS_FORMAT: u32 = 4;
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
 /// Maximum bytes of records in a batch; a single record may be longer. `max_payload` of NATS must have room for both cases.
@@ -73,7 +74,8 @@ pub fn join(
     let connected = crore_nats::connect(settings.nats())?;
     check_message_bytes(&connected, file.limits.message_bytes)?;
     let (identity, streams, store) = loop {
-        let identity = connected.read_or_create_identity(new_identity(file.partitions))?;
+        let new = new_identity(file.partitions, settings.durable_sessions);
+        let identity = connected.read_or_create_identity(new, FORMATS.len() as u32)?;
         let streams = connected.open_streams(identity)?;
         let store = connected.open_store(&streams, identity)?;
         let Some(why) = why_gone_back(&store)? else {
@@ -84,13 +86,15 @@ pub fn join(
         );
         connected.renew_epoch(identity.epoch)?;
     };
-    if file.cluster.durable_sessions {
-        check_has_sessions(identity.format, &settings.name)?;
+    let has_sessions = identity.format >= SESSIONS_FORMAT;
+    if has_sessions != settings.durable_sessions {
+        log_other_sessions(identity.format, &settings.name);
     }
     let world = new_world(StateIdentity {
         epoch: identity.epoch,
         seed: identity.seed,
         partitions: identity.partitions,
+        has_durable_sessions: has_sessions,
     });
     if settings.history_bytes > 0 {
         // While the log is full, clients share its room for records of sessions. Their parts depend on its size.
@@ -178,28 +182,35 @@ fn why_gone_back(store: &Store) -> anyhow::Result<Option<String>> {
 }
 
 /// The numbers of a new cluster.
-fn new_identity(partitions: PartitionId) -> crore_nats::ClusterIdentity {
+fn new_identity(partitions: PartitionId, has_sessions: bool) -> crore_nats::ClusterIdentity {
     crore_nats::ClusterIdentity {
         id: memory::random_u64(),
         // 0 stands for no epoch, so the lowest bit is set.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
-        format: FORMATS.len() as u32,
+        format: match has_sessions {
+            true => FORMATS.len() as u32,
+            false => SESSIONS_FORMAT - 1,
+        },
     }
 }
 
-/// Checks that all nodes of the cluster can read the records of MQTT sessions.
-fn check_has_sessions(format: u32, name: &str) -> anyhow::Result<()> {
+/// Logs that the cluster has MQTT sessions against this node's setting, or has none.
+fn log_other_sessions(format: u32, name: &str) {
     if format >= SESSIONS_FORMAT {
-        return Ok(());
+        tracing::warn!(
+            "cluster.durable_sessions = false has no effect: this cluster has MQTT sessions"
+        );
+        return;
     }
     let name = name.to_uppercase();
-    bail!(
-        "cluster.durable_sessions: the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. When all nodes have this version, raise it: \
+    tracing::warn!(
+        "cluster.durable_sessions: MQTT sessions end with their connections, since the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. \
+         When all nodes have this version, raise it: \
          nats kv get CRORE_{name} numbers --raw | sed 's/\"format\":{format}/\"format\":{SESSIONS_FORMAT}/' | nats kv put CRORE_{name} numbers; \
-         nodes of earlier versions then end"
-    )
+         all nodes then end, to be started again with sessions"
+    );
 }
 
 /// Makes all expiry times follow the clock of NATS, as they do at the other nodes. This machine's clock is used only to show dates.
@@ -391,19 +402,4 @@ fn progress(status: &Status) -> String {
         false => "; NATS does not answer for all partitions",
     };
     format!("reading the log of the cluster: {read} of {last} batches{why}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sessions_need_a_cluster_whose_nodes_all_read_their_records() {
-        assert!(check_has_sessions(new_identity(4).format, "a").is_ok());
-        let refused = check_has_sessions(1, "a").expect_err("of earlier versions");
-        assert!(
-            refused.to_string().contains("nats kv put CRORE_A"),
-            "{refused}"
-        );
-    }
 }

@@ -100,6 +100,7 @@ impl Lifecycle {
         settings
             .pusher_apps
             .clone_from(&previous_world.settings.pusher_apps);
+        settings.mqtt.durable_sessions = previous_world.settings.mqtt.durable_sessions;
         let world = Arc::new(World {
             rules,
             settings,

@@ -49,9 +49,11 @@ pub struct Cluster {
     /// The seed of an nkey.
     pub nkey: Secret,
     /// Write [MQTT sessions](MQTT.md#durable-sessions-in-a-cluster) to the log, so that a client finds its session at every node. CONNACK and SUBACK wait until
-    /// the log has the session. All nodes need the same value. `false`: a session ends with its connection.
+    /// the log has the session. `false`: a session ends with its connection.
     ///
-    /// This is being built ([what is missing](MQTT.md#durable-sessions-in-a-cluster)).
+    /// The setting is used only when the cluster is made, by its first node; later [raise the format](CLUSTER.md#upgrade) of the cluster. Each node then has all
+    /// sessions in memory, and `mqtt.sessions_max` bounds the sessions and MQTT connections of all nodes together.
+    #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable_sessions: bool,
     /// The number of NATS servers that keep each batch. With 1 or 2 the cluster stops if one server dies, and with 1 it may lose

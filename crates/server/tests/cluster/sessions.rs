@@ -1,30 +1,27 @@
-//! Tests MQTT sessions in a cluster. With `cluster.durable_sessions` a client finds its session at any node, also after the death of the node
-//! that it was connected to. Without it sessions end with their connections.
+//! Tests MQTT sessions in a cluster. A client finds its session at any node, also after the death of the node that it was connected to. In a cluster
+//! without durable sessions they end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 
+use crate::jetstream::JetStream;
 use crate::servers::Servers;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crate::support::{Server, port, until};
 use crate::{node, settings};
 
-/// The settings of a node with durable sessions, which survive the node.
-fn durable_settings(servers: &Servers) -> String {
-    let settings = settings(servers);
-    let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
-    format!("{cluster}durable_sessions = true\n[[rule]]{rules}")
-}
-
-fn durable_node(servers: &Servers) -> Server {
-    Server::with_admin(&durable_settings(servers))
-}
-
-/// A cluster of two such nodes.
+/// A cluster of two nodes.
 fn two_durable_nodes() -> Option<(Servers, Server, Server)> {
     let servers = Servers::start(1)?;
-    let (node_a, node_b) = (durable_node(&servers), durable_node(&servers));
+    let (node_a, node_b) = (node(&servers), node(&servers));
     Some((servers, node_a, node_b))
+}
+
+/// The settings of a node whose cluster, if it makes one, has no durable sessions.
+fn settings_without_sessions(servers: &Servers) -> String {
+    let settings = settings(servers);
+    let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
+    format!("{cluster}durable_sessions = false\n[[rule]]{rules}")
 }
 
 /// Connects with the session of this client at a node. Also returns whether the session was present.
@@ -128,7 +125,7 @@ fn session_survives_the_death_of_its_node_and_of_all_nodes() {
     assert!(present);
     receive(&mut conn, "not acknowledged");
     node_b.kill();
-    let third = durable_node(&servers);
+    let third = node(&servers);
     publish(&third, 1, "t", &["missed"]);
     let (mut conn, present) = resume(&third, Version::V5, "it");
     assert!(present);
@@ -297,7 +294,7 @@ fn node_that_begins_with_more_sessions_than_its_limit_has_all_and_refuses_new_on
     }
     node_a.kill();
     let limit = "[mqtt]\nsessions_max = 2\n";
-    let node_a = Server::with_admin(&format!("{}{limit}", durable_settings(&servers)));
+    let node_a = Server::with_admin(&format!("{}{limit}", settings(&servers)));
     for client in clients {
         let (mut conn, present) = resume(&node_a, Version::V5, client);
         assert!(present, "{client}");
@@ -378,7 +375,7 @@ fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let node = node(&servers);
+    let node = Server::with_admin(&settings_without_sessions(&servers));
     let count = || port::metric(node.admin(), "crore_short_sessions_total");
     // This client asks for no lasting session.
     Conn::to_server(&node, Version::V311).connect(&plain_connect(Version::V311, "passing"));
@@ -400,4 +397,37 @@ fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
         assert_eq!(lines.count(), 1, "{log}");
     }
     assert!(!log.contains("passing"), "{log}");
+}
+
+/// Otherwise nodes without sessions would write checkpoints that lack the sessions of the others.
+#[test]
+fn cluster_without_sessions_has_them_at_all_nodes_when_its_format_is_raised() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let nodes = [settings_without_sessions(&servers), settings(&servers)];
+    let [node_a, node_b] = nodes.clone().map(|it| Server::with_admin(&it));
+    node_b.await_log("all nodes then end, to be started again with sessions");
+    for node in [&node_a, &node_b] {
+        let mut conn = Conn::to_server(node, Version::V5);
+        assert_eq!(conn.try_to_resume("it"), ReasonCode::SUCCESS);
+        conn.leave();
+        assert!(!resume(node, Version::V5, "it").1, "it has ended");
+    }
+    let jetstream = JetStream::of(&servers);
+    let mut raised = jetstream.get("numbers");
+    assert_eq!(raised["format"], 3);
+    raised["format"] = 4.into();
+    jetstream.put("numbers", &raised);
+    for node in [node_a, node_b] {
+        let (code, log) = node.await_exit();
+        assert!(
+            code == Some(1) && log.contains("write format 4 now"),
+            "{log}"
+        );
+    }
+    let [node_a, node_b] = nodes.map(|it| Server::with_admin(&it));
+    node_a.await_log("cluster.durable_sessions = false has no effect");
+    resume(&node_a, Version::V5, "it").0.leave();
+    assert!(resume(&node_b, Version::V5, "it").1);
 }

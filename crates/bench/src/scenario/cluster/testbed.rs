@@ -92,9 +92,6 @@ impl Testbed {
         let admin_ports = reserve_ports(NODES as u16)?;
         let node = |node: usize| {
             let mut cluster_settings = cluster_settings(&nats, has_namespace.then_some(node));
-            if args.sessions > 0 {
-                cluster_settings += "durable_sessions = true\n";
-            }
             if let Some(mib) = args.history_mib {
                 cluster_settings += &format!("history_bytes = \"{mib} MiB\"\n");
             }

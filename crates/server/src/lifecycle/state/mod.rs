@@ -78,6 +78,8 @@ pub struct StateIdentity {
     pub seed: u64,
     /// The number of partitions of topics and sessions.
     pub partitions: PartitionId,
+    /// Whether MQTT sessions are recorded in the log.
+    pub has_durable_sessions: bool,
 }
 
 /// Restores the state that the last server left in the directory. If there is none, begins with an empty state and this number of
@@ -96,6 +98,7 @@ pub fn resume(
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
+        has_durable_sessions: state.has_durable_sessions(),
     };
     let Some(directory) = state.directory() else {
         return Ok(RestoredState {

@@ -27,7 +27,7 @@ pub fn start(state: &State, address: SocketAddr) -> Option<Broker> {
 /// A node of a cluster at this address, whose sessions survive it. `None` if the tests run against the reference.
 pub fn start_node(servers: &Servers, address: SocketAddr) -> Option<Broker> {
     let settings = format!(
-        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\ndurable_sessions = true\n",
+        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n",
         servers.urls()
     );
     Broker::crore_at(&settings, address)
