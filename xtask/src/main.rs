@@ -38,8 +38,9 @@ cargo xtask COMMAND
                     a round a minute, each with the next seed; --server names another build of the server
   conformance http2 h2spec over TLS and without it, and other people's clients of HTTP/2
   conformance centrifugo
-                    the test suites of centrifuge-js against the server, from its git repository, or the copy of
-                    it that CRORE_CENTRIFUGE_JS names
+                    the test suites of Centrifugo's clients for JavaScript, Go and Python against the server, and
+                    clients in Go and Java; centrifuge-js comes from its git repository, or from the copy of it that
+                    CRORE_CENTRIFUGE_JS names
   conformance pusher
                     the integration specs of pusher-js, and Pusher's server library for PHP, against the server, from
                     their git repositories, or the copies of them that CRORE_PUSHER_JS and CRORE_PUSHER_PHP name
@@ -73,7 +74,7 @@ fn main() -> Result<()> {
         ["sim", args @ ..] => sim::run(args)?,
         ["adversary", args @ ..] => adversary::run(args)?,
         ["conformance", "http2"] => clients(&tools::prepare()?, &[], &["http2::"])?,
-        ["conformance", "centrifugo"] => suites(&[tools::CENTRIFUGE_JS])?,
+        ["conformance", "centrifugo"] => centrifugo()?,
         ["conformance", "pusher"] => suites(&[tools::PUSHER_JS, tools::PUSHER_PHP])?,
         ["rolling", commit] => rolling::run(commit)?,
         ["console"] => console::build()?,
@@ -148,6 +149,14 @@ fn suites(suites: &[tools::Suite]) -> Result<()> {
     }
     let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
     clients(&tools, &[], &tests)
+}
+
+/// The tests of Centrifugo's client libraries themselves, and all of ours with these libraries.
+fn centrifugo() -> Result<()> {
+    let tools = tools::prepare()?;
+    tools::fetch_suite(&tools, &tools::CENTRIFUGE_JS)?;
+    tools::centrifugo_clients(&tools)?;
+    clients(&tools, &[], &[tools::CENTRIFUGE_JS.tests, "centrifugo::"])
 }
 
 /// The tests with third-party clients that these arguments choose.

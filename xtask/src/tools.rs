@@ -72,7 +72,7 @@ pub const CENTRIFUGE_JS: Suite = Suite {
         "centrifuge-js/package-lock.json",
     ],
     programs: &[],
-    tests: "centrifuge_js::",
+    tests: "centrifugo_suites::",
 };
 
 pub const PUSHER_JS: Suite = Suite {
@@ -107,6 +107,13 @@ pub const PUSHER_PHP: Suite = Suite {
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
 const GO_PINS: &[&str] = &["go.mod", "go.sum"];
+/// Those of Centrifugo's libraries for Go and for Java, each in a directory of `conformance/`.
+const GO_CLIENTS: &str = "go-clients";
+const GO_CLIENTS_PINS: &[&str] = &["go-clients/go.mod", "go-clients/go.sum"];
+const JAVA_CLIENTS: &str = "java-clients";
+const JAVA_CLIENTS_PINS: &[&str] = &["java-clients/pom.xml"];
+/// The package for Python whose sources have the tests of this library of Centrifugo.
+const CENTRIFUGE_PYTHON: &str = "centrifuge-python";
 
 /// nats-server in the version for which the cluster's tests are written. It is installed with Go, since Debian's package is too old.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
@@ -260,6 +267,75 @@ fn install_node_packages(tools: &Path) -> Result<()> {
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .current_dir(tools)
         .run()
+}
+
+/// Installs what only `cargo xtask conformance centrifugo` runs: its libraries for Go and Java, and the tests of
+/// the one for Python.
+pub fn centrifugo_clients(tools: &Path) -> Result<()> {
+    install_once(tools, GO_CLIENTS, GO_CLIENTS_PINS, || {
+        install_go_clients(tools)
+    })?;
+    install_once(tools, JAVA_CLIENTS, JAVA_CLIENTS_PINS, || {
+        install_java_clients(tools)
+    })?;
+    install_once(tools, CENTRIFUGE_PYTHON, PYTHON_PINS, || {
+        fetch_centrifuge_python(tools)
+    })
+}
+
+/// The pinned modules. The tests build their programs.
+fn install_go_clients(tools: &Path) -> Result<()> {
+    let directory = empty_directory(&tools.join(GO_CLIENTS))?;
+    copy_pins(tools, GO_CLIENTS_PINS)?;
+    if which("go").is_none() {
+        apt_install(&["golang-go"])?;
+    }
+    Program::new("go")
+        .args(["mod", "download"])
+        .current_dir(&directory)
+        .run()
+}
+
+fn install_java_clients(tools: &Path) -> Result<()> {
+    let directory = empty_directory(&tools.join(JAVA_CLIENTS))?;
+    copy_pins(tools, JAVA_CLIENTS_PINS)?;
+    if which("mvn").is_none() || which("java").is_none() {
+        apt_install(&["default-jdk-headless", "maven"])?;
+    }
+    Program::new("mvn")
+        .args(["--batch-mode", "--quiet", "dependency:copy-dependencies"])
+        .args([format!("-DoutputDirectory={}", directory.display())])
+        .current_dir(&directory)
+        .run()
+}
+
+/// The sources of centrifuge-python in the version that is installed, since only they have its tests.
+fn fetch_centrifuge_python(tools: &Path) -> Result<()> {
+    let directory = empty_directory(&tools.join(CENTRIFUGE_PYTHON))?;
+    let pins = workspace_root().join("conformance/requirements.txt");
+    let pins = fs::read_to_string(&pins).with_context(|| format!("reading {}", pins.display()))?;
+    let pinned = (pins.lines()).find(|line| line.starts_with(CENTRIFUGE_PYTHON));
+    let pinned = pinned.with_context(|| format!("no version of {CENTRIFUGE_PYTHON} is pinned"))?;
+    Program::new(tools.join("venv/bin/pip"))
+        .args(["download", "--quiet", "--disable-pip-version-check"])
+        .args(["--no-deps", "--no-binary", CENTRIFUGE_PYTHON, pinned])
+        .current_dir(&directory)
+        .run()?;
+    let archive = format!("{}.tar.gz", pinned.replace('-', "_").replace("==", "-"));
+    Program::new("tar")
+        .args(["--extract", "--strip-components", "1", "--file", &archive])
+        .current_dir(&directory)
+        .run()
+}
+
+/// Creates a directory, or removes what is in it.
+fn empty_directory(directory: &Path) -> Result<PathBuf> {
+    if directory.exists() {
+        fs::remove_dir_all(directory)
+            .with_context(|| format!("removing {}", directory.display()))?;
+    }
+    fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
+    Ok(directory.to_path_buf())
 }
 
 /// Fetches a suite, and installs what it needs.

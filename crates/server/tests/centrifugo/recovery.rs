@@ -71,6 +71,34 @@ fn a_loss_is_told_by_recovered_false() {
 }
 
 #[test]
+fn a_loss_is_an_error_if_the_subscribe_asks_for_that() {
+    let server = Server::with(&format!("{ON}[[rule]]\nmatch = '#'\nlog_messages = 2\n"));
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    let recover = |position: &Value| {
+        let (epoch, offset) = (&position["epoch"], position.get("offset"));
+        json!({"channel": "a", "recover": true, "epoch": epoch, "offset": offset.unwrap_or(&json!(0)), "flag": 2})
+    };
+    for n in 1..=5 {
+        publish(&server, "a", n.to_string());
+    }
+    let mut client = Client::connected(&server);
+    assert_eq!(client.error("subscribe", recover(&begin)), 112);
+    let unknown = json!({"epoch": "xyz", "offset": 1});
+    assert_eq!(client.error("subscribe", recover(&unknown)), 112);
+    // It is not subscribed, and nothing is lost after the position that it gets now.
+    let begin = client.subscribe("a");
+    publish(&server, "a", "6");
+    assert_eq!(client.data("a"), json!(6));
+    let mut client = Client::connected(&server);
+    let result = client.ask("subscribe", recover(&begin))["subscribe"].take();
+    assert_eq!(
+        (&result["recovered"], data_of(&result)),
+        (&json!(true), vec![json!(6)])
+    );
+}
+
+#[test]
 fn a_position_of_another_server_is_a_loss() {
     let server = server();
     publish(&server, "a", "1");

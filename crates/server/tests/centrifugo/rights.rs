@@ -63,6 +63,30 @@ fn a_token_grants_what_it_names() {
 }
 
 #[test]
+fn publication_names_the_user_if_the_rule_says_so() {
+    let server = closed_with(&format!("{ON}[[rule]]\nmatch = 'a'\npublisher = true\n"));
+    let claims = json!({"sub": "ann", "exp": LATER_S, "subscribe": ["#"], "publish": ["#"]});
+    let mut client = Client::with_token(&server, &token(&claims));
+    for channel in ["a", "b"] {
+        client.ask("subscribe", json!({"channel": channel, "delta": "fossil"}));
+        client.publish(channel, json!({"n": 1}));
+        client.publish(channel, json!({"n": 2}));
+    }
+    let named = json!({"user": "ann", "client": ""});
+    let info_of = |publication: &Value| publication.get("info").cloned();
+    for (channel, expected) in [("a", Some(named)), ("b", None)] {
+        for _ in 0..2 {
+            let push = client.push();
+            assert_eq!(push["channel"], channel);
+            assert_eq!(info_of(&push["pub"]), expected, "{push}");
+        }
+        let page = client.ask("history", json!({"channel": channel, "limit": -1}));
+        let kept = &page["history"]["publications"];
+        assert_eq!(info_of(&kept[0]), expected, "{kept}");
+    }
+}
+
+#[test]
 fn commands_behind_a_connect_wait_for_the_verdict() {
     let server = closed("");
     let claims = json!({"sub": "ann", "exp": LATER_S, "subscribe": ["#"], "publish": ["#"]});

@@ -17,8 +17,8 @@ mod tls;
 
 mod access;
 mod browser;
-mod centrifuge_js;
 mod centrifugo;
+mod centrifugo_suites;
 mod client;
 mod console;
 mod console_views;

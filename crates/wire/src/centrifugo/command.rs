@@ -67,6 +67,9 @@ pub struct Connect<'a> {
     pub headers: Headers<'a>,
 }
 
+/// The bit of a subscribe's `flag` that sets [`Subscribe::reject_unrecovered`]. Other bits are for what is not built.
+const REJECT_UNRECOVERED: i32 = 1 << 1;
+
 /// The subscription that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Subscribe<'a> {
@@ -92,6 +95,8 @@ pub struct Subscribe<'a> {
     pub delta: &'a str,
     /// Whether the client asks to filter messages by their tags.
     pub filter: bool,
+    /// Whether the server should answer with an error if messages after `offset` are lost.
+    pub reject_unrecovered: bool,
     /// The type of the subscription. 0 means a stream of messages.
     pub kind: i32,
 }
@@ -238,6 +243,7 @@ impl<'a> Bytes<'a> {
             join_leave: raw.join_leave,
             delta: self.text(raw.delta),
             filter: raw.filter,
+            reject_unrecovered: raw.flags & REJECT_UNRECOVERED != 0,
             kind: raw.kind,
         }
     }

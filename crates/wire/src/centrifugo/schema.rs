@@ -38,6 +38,7 @@ pub(super) enum Slot {
     Offset,
     Limit,
     Type,
+    Flags,
     Recover,
     Positioned,
     Recoverable,
@@ -129,7 +130,7 @@ pub(super) static CONNECT: [Field; 6] = [
     field("headers", 6, Kind::Texts, Slot::Headers),
 ];
 
-pub(super) static SUBSCRIBE: [Field; 12] = [
+pub(super) static SUBSCRIBE: [Field; 13] = [
     field("channel", 1, Kind::Text, Slot::Channel),
     field("token", 2, Kind::Text, Slot::Token),
     field("recover", 3, Kind::Bool, Slot::Recover),
@@ -141,6 +142,7 @@ pub(super) static SUBSCRIBE: [Field; 12] = [
     field("join_leave", 11, Kind::Bool, Slot::JoinLeave),
     field("delta", 12, Kind::Text, Slot::Delta),
     field("tf", 13, Kind::Presence, Slot::Filter),
+    field("flag", 14, Kind::I32, Slot::Flags),
     field("type", 15, Kind::I32, Slot::Type),
 ];
 

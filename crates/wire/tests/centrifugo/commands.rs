@@ -20,6 +20,7 @@ const NOTHING: Subscribe<'static> = Subscribe {
     join_leave: false,
     delta: "",
     filter: false,
+    reject_unrecovered: false,
     kind: 0,
 };
 
@@ -41,7 +42,7 @@ fn json_of_clients_is_read() {
             }),
         ),
         (
-            r#"{"id":2,"subscribe":{"channel":"a","token":"t","data":{"x":[1]},"positioned":true,"recoverable":true,"join_leave":true,"delta":"fossil","tf":{"key":"k"},"flag":1,"type":1}}"#,
+            r#"{"id":2,"subscribe":{"channel":"a","token":"t","data":{"x":[1]},"positioned":true,"recoverable":true,"join_leave":true,"delta":"fossil","tf":{"key":"k"},"flag":3,"type":1}}"#,
             2,
             Request::Subscribe(Subscribe {
                 channel: "a",
@@ -52,6 +53,7 @@ fn json_of_clients_is_read() {
                 join_leave: true,
                 delta: "fossil",
                 filter: true,
+                reject_unrecovered: true,
                 kind: 1,
                 ..NOTHING
             }),

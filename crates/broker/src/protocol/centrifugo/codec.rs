@@ -17,12 +17,13 @@ use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::delta::{has_deltas, note_sent, text_of, write_delta_push};
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{Data, DeltaForm};
+use crate::protocol::centrifugo::publication::{DeltaForm, MessageContent};
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::{end_for_refused_start, take_begin_by_server};
 use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
 use crate::protocol::centrifugo::subscribe::{
-    drop_subscription, end_for_lost_messages, is_by_server, note_lost, take_subscribing,
+    drop_subscription, end_for_lost_messages, is_by_server, note_lost, reject_loss,
+    take_subscribing,
 };
 use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
@@ -53,32 +54,22 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         let is_planted = planted::is(Fault::SkippedPublication) && pending.wants_recovery;
         let records = &records[usize::from(is_planted).min(records.len())..];
         let format = format_of(clients.conns.get(slot));
-        let payloads = records
-            .iter()
-            .map(|it| (Data::of(format, frames.data(it)), it.offset));
-        let payloads: Vec<_> = payloads.collect();
+        let contents = records.iter();
+        let contents = contents.map(|record| MessageContent::of(format, (record, frames)));
+        let contents: Vec<_> = contents.collect();
         let is_delta = has_deltas(&clients.conns, slot, sub_index);
         let texts: Vec<_> = match is_delta {
-            true => payloads
-                .iter()
-                .map(|(payloads, _)| text_of(payloads))
-                .collect(),
+            true => contents.iter().map(|it| text_of(&it.data)).collect(),
             false => Vec::new(),
         };
         let publications: Vec<Publication<'_>> = match is_delta {
             true => {
-                let items = payloads.iter().zip(&texts);
-                let items = items.map(|((payloads, offset), text)| {
-                    payloads.publication_in(format, *offset, DeltaForm::Text(text))
-                });
+                let items = contents.iter().zip(&texts);
+                let items = items
+                    .map(|(content, text)| content.publication_in(format, DeltaForm::Text(text)));
                 items.collect()
             }
-            false => {
-                let items = payloads.iter();
-                items
-                    .map(|(payloads, offset)| payloads.publication(*offset))
-                    .collect()
-            }
+            false => contents.iter().map(MessageContent::publication).collect(),
         };
         if let Some(last) = records.last() {
             note_sent(&mut clients.conns, slot, sub_index, last.offset);
@@ -150,8 +141,8 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         })
     }
 
-    /// Ends the subscription, or the connection if the server began the subscription. The client begins again, and learns from the reply that messages are
-    /// lost.
+    /// Refuses a subscribe whose client wants that. Ends a subscription that has begun, or the connection if the server began the subscription. The client
+    /// begins again, and learns from the reply that messages are lost.
     fn gap<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
@@ -159,14 +150,15 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         _from: (PartitionId, Position),
         io: &mut I,
     ) {
-        if !is_subscribing(clients, slot, sub_index)
+        if !reject_loss(clients, subs, (slot, sub_index), io)
+            && !is_subscribing(clients, slot, sub_index)
             && !take_begin_by_server(clients, slot, sub_index)
         {
             end_for_lost_messages(clients, subs, (slot, sub_index), io);
         }
     }
 
-    /// Reports that the deleted messages after the client's position are lost: by the reply to the subscribe, or as a gap.
+    /// Reports that the deleted messages after the client's position are lost: by the reply to the subscribe, by its refusal, or as a gap.
     fn ended<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
@@ -174,7 +166,10 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         _from: (PartitionId, u64),
         io: &mut I,
     ) {
-        if !note_lost(clients, slot, sub_index) && !take_begin_by_server(clients, slot, sub_index) {
+        if !reject_loss(clients, subs, (slot, sub_index), io)
+            && !note_lost(clients, slot, sub_index)
+            && !take_begin_by_server(clients, slot, sub_index)
+        {
             end_for_lost_messages(clients, subs, (slot, sub_index), io);
         }
     }

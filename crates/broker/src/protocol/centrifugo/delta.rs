@@ -16,7 +16,7 @@ use crate::budget::account::MemoryLevel;
 use crate::client::row::Row;
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{Data, DeltaForm, write_delta_form};
+use crate::protocol::centrifugo::publication::{Data, DeltaForm, MessageContent, write_delta_form};
 use crate::protocol::centrifugo::state::{DeltaBase, state, state_mut};
 use crate::protocol::encode::write_push_by;
 use crate::protocol::front::{Clients, Connections};
@@ -195,8 +195,8 @@ pub(super) fn write_delta_push(
     let sent_before = core::mem::replace(&mut base.sent_offset, record.offset);
     let row = clients.conns.get(slot);
     let (format, encoding) = (format_of(row), pushes_of(row));
-    let data = Data::of(format, frames.data(record));
-    let text = text_of(&data);
+    let content = MessageContent::of(format, (record, frames));
+    let text = text_of(&content.data);
     let bytes_max = match clients.conns.level() >= MemoryLevel::Full {
         true => 0,
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
@@ -211,7 +211,7 @@ pub(super) fn write_delta_push(
         None => DeltaForm::Text(&text),
     };
     write_push_by(encoding, out, |format, is_one_way, out| {
-        write_delta_form(format, is_one_way, name, (record.offset, &data, form), out);
+        write_delta_form(format, is_one_way, name, (&content, form), out);
     });
     true
 }

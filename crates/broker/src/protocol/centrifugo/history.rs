@@ -14,7 +14,7 @@ use crate::client::subscriptions::page_request;
 use crate::io::Io;
 use crate::mail::{Attach, AttachOutcome, Frames, Page, ReplyTo};
 use crate::protocol::centrifugo::options::format_of;
-use crate::protocol::centrifugo::publication::Data;
+use crate::protocol::centrifugo::publication::MessageContent;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::state::{PendingHistory, epoch_text, state, state_mut};
 use crate::protocol::centrifugo::subscribe::{check_name, position};
@@ -142,13 +142,10 @@ fn write_history(
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
     let format = format_of(clients.conns.get(slot));
-    let payloads = records
-        .iter()
-        .map(|it| (Data::of(format, frames.data(it)), it.offset));
-    let payloads: Vec<_> = payloads.collect();
-    let publications = payloads
-        .iter()
-        .map(|(payloads, offset)| payloads.publication(*offset));
+    let contents = records.iter();
+    let contents = contents.map(|record| MessageContent::of(format, (record, frames)));
+    let contents: Vec<_> = contents.collect();
+    let publications = contents.iter().map(MessageContent::publication);
     let mut publications: Vec<Publication<'_>> = publications.collect();
     if pending.is_reverse {
         publications.reverse();

@@ -4,9 +4,10 @@ use alloc::vec::Vec;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use crore_wire::centrifugo::{Format, Payload, Publication, Push, encode};
+use crore_wire::centrifugo::{ClientInfo, Format, Payload, Publication, Push, encode};
 use crore_wire::json::is_json;
 
+use crate::mail::properties::publisher;
 use crate::mail::{Frames, Record};
 
 /// The tags of data in base64.
@@ -53,16 +54,63 @@ impl<'a> Data<'a> {
             Data::Base64(_) => BASE64,
         }
     }
+}
 
-    /// The message with this data.
-    pub fn publication(&self, offset: u64) -> Publication<'_> {
+/// What clients get of a message, in one format.
+pub(super) struct MessageContent<'a> {
+    pub data: Data<'a>,
+    pub offset: u64,
+    /// The user who published the message, or empty.
+    publisher: &'a str,
+}
+
+impl<'a> MessageContent<'a> {
+    pub fn of(format: Format, (record, frames): (&Record, &'a Frames)) -> MessageContent<'a> {
+        let publisher = publisher(frames, record);
+        MessageContent {
+            data: Data::of(format, frames.data(record)),
+            offset: record.offset,
+            // Users are UTF-8.
+            publisher: core::str::from_utf8(publisher).unwrap_or_default(),
+        }
+    }
+
+    pub fn publication(&self) -> Publication<'_> {
         Publication {
-            data: self.payload(),
-            info: None,
-            offset,
-            tags: self.tags(),
+            data: self.data.payload(),
+            info: self.info(),
+            offset: self.offset,
+            tags: self.data.tags(),
             delta: false,
         }
+    }
+
+    /// The message in this form.
+    pub fn publication_in<'f>(&self, format: Format, form: DeltaForm<'f>) -> Publication<'f>
+    where
+        'a: 'f,
+    {
+        let (DeltaForm::Text(bytes) | DeltaForm::Delta(bytes)) = form;
+        Publication {
+            data: match format {
+                Format::Json => Payload::Text(bytes),
+                Format::Protobuf => Payload::Value(bytes),
+            },
+            info: self.info(),
+            offset: self.offset,
+            tags: self.data.tags(),
+            delta: matches!(form, DeltaForm::Delta(_)),
+        }
+    }
+
+    /// The publisher, as far as it is known.
+    fn info(&self) -> Option<ClientInfo<'a>> {
+        (!self.publisher.is_empty()).then_some(ClientInfo {
+            user: self.publisher,
+            client: "",
+            conn_info: Payload::Value(b""),
+            chan_info: Payload::Value(b""),
+        })
     }
 }
 
@@ -75,37 +123,15 @@ pub(super) enum DeltaForm<'a> {
     Delta(&'a [u8]),
 }
 
-impl Data<'_> {
-    /// The message in this form.
-    pub fn publication_in<'f>(
-        &self,
-        format: Format,
-        offset: u64,
-        form: DeltaForm<'f>,
-    ) -> Publication<'f> {
-        let (DeltaForm::Text(bytes) | DeltaForm::Delta(bytes)) = form;
-        Publication {
-            data: match format {
-                Format::Json => Payload::Text(bytes),
-                Format::Protobuf => Payload::Value(bytes),
-            },
-            info: None,
-            offset,
-            tags: self.tags(),
-            delta: matches!(form, DeltaForm::Delta(_)),
-        }
-    }
-}
-
 /// Appends the push of a message in a form for a client of deltas.
 pub(super) fn write_delta_form(
     format: Format,
     is_one_way: bool,
     topic: &[u8],
-    (offset, data, form): (u64, &Data<'_>, DeltaForm<'_>),
+    (content, form): (&MessageContent<'_>, DeltaForm<'_>),
     out: &mut Vec<u8>,
 ) {
-    let publication = data.publication_in(format, offset, form);
+    let publication = content.publication_in(format, form);
     write_publication(format, is_one_way, topic, publication, out);
 }
 
@@ -114,12 +140,11 @@ pub(crate) fn write_message_push(
     format: Format,
     is_one_way: bool,
     topic: &[u8],
-    (record, frames): (&Record, &Frames),
+    message: (&Record, &Frames),
     out: &mut Vec<u8>,
 ) {
-    let data = Data::of(format, frames.data(record));
-    let publication = data.publication(record.offset);
-    write_publication(format, is_one_way, topic, publication, out);
+    let content = MessageContent::of(format, message);
+    write_publication(format, is_one_way, topic, content.publication(), out);
 }
 
 fn write_publication(

@@ -101,6 +101,8 @@ pub struct PendingSubscribe {
     pub id: u32,
     /// The client has named a position to recover from.
     pub wants_recovery: bool,
+    /// The client wants an error if messages after that position are lost.
+    pub rejects_loss: bool,
     /// The topic was deleted after that position.
     pub is_lost: bool,
     /// The seconds after which the client must renew the subscription.

@@ -139,6 +139,7 @@ pub(super) fn handle_subscribe_command(
         sub_key,
         id,
         wants_recovery: command.recover,
+        rejects_loss: command.recover && command.reject_unrecovered,
         is_lost: false,
         ttl,
         data,
@@ -276,6 +277,30 @@ pub(super) fn note_lost(clients: &mut Clients, slot: u32, sub_index: u32) -> boo
     let commands = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
     let pending = commands.iter_mut().find(|pending| pending.sub_key == key);
     pending.map(|pending| pending.is_lost = true).is_some()
+}
+
+/// Refuses an unanswered subscribe whose client wants an error since messages after its position are lost. False if there is no such subscribe.
+pub(super) fn reject_loss<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    (slot, sub_index): (u32, u32),
+    io: &mut I,
+) -> bool {
+    let key = index_with_serial(&clients.conns, slot, sub_index);
+    let rejects = state(&clients.conns, slot).is_some_and(|it| {
+        let mut all = it.pending_subscribes.iter();
+        all.any(|pending| pending.sub_key == key && pending.rejects_loss)
+    });
+    if !rejects {
+        return false;
+    }
+    if let Some(pending) = take_subscribing(clients, slot, sub_index) {
+        drop_subscription(clients, subs, slot, sub_index);
+        let code = ErrorCode::UNRECOVERABLE_POSITION;
+        write_error(clients, slot, pending.id, code, code.text);
+        clients.send_reply(slot, io);
+    }
+    true
 }
 
 /// Checks the name of a channel.

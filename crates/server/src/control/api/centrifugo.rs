@@ -151,7 +151,8 @@ async fn serve(
     }
 }
 
-/// Carries out one command for each line of the body, as API libraries of Centrifugo 3 and 4 send them.
+/// Carries out one command for each line of the body, as API libraries of Centrifugo 3 and 4 send them. Libraries parse each line of the answer, so its last
+/// one has no line end.
 async fn serve_lines(
     State(state): State<AdminState>,
     body: Result<Bytes, BytesRejection>,
@@ -164,10 +165,12 @@ async fn serve_lines(
         .map_err(|failure| ApiError::bad(failure.words))?;
     let mut lines = Vec::new();
     for command in commands {
+        if !lines.is_empty() {
+            lines.push(b'\n');
+        }
         let params = command.params.map_or("{}", RawValue::get);
         let reply = Reply::of(carry_out(&state, &command.method, params).await);
         serde_json::to_writer(&mut lines, &reply).expect("it is text and numbers");
-        lines.push(b'\n');
     }
     Ok(([(header::CONTENT_TYPE, "application/json")], lines).into_response())
 }

@@ -29,8 +29,9 @@ struct Who {
     user: Option<String>,
     client: Option<String>,
     session: Option<String>,
-    #[serde(default)]
-    whitelist: Vec<String>,
+    /// gocent has this name for it.
+    #[serde(alias = "ClientWhitelist")]
+    whitelist: Option<Vec<String>>,
 }
 
 /// The parameters of `subscribe`.
@@ -55,6 +56,8 @@ struct Unsubscribe {
 /// The parameters of `disconnect`.
 #[derive(Deserialize)]
 struct Disconnect {
+    /// gocent writes it with a capital letter.
+    #[serde(alias = "Disconnect")]
     disconnect: Option<CodeAndReason>,
 }
 
@@ -110,7 +113,7 @@ async fn order(
     if user.is_none() && only.is_none() {
         return Err(Failure::bad("name a user or a client"));
     }
-    let except = who.whitelist.iter();
+    let except = who.whitelist.iter().flatten();
     let except: Vec<_> = except
         .filter_map(|id| centrifugo_client_named(world, id))
         .collect();
