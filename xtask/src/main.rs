@@ -162,7 +162,8 @@ fn centrifugo() -> Result<()> {
 /// The tests with third-party clients that these arguments choose.
 fn clients(tools: &Path, profile: &[&str], chosen: &[&str]) -> Result<()> {
     Program::new("cargo")
-        .args(["test", "--workspace", "--test", "clients", "--locked"])
+        .args(["test", "--workspace", "--locked"])
+        .args(["--test", "clients", "--test", "xdp"])
         .args(profile)
         .args(["--", "--ignored"])
         .args(chosen)

@@ -13,7 +13,7 @@ use crate::settings::file::File;
 use crate::settings::xdp::Xdp;
 
 /// Who may open such connections.
-const RIGHTS: &str = "the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a high limit of locked memory, are needed \
+const RIGHTS: &str = "the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON, and CAP_IPC_LOCK or a high limit of locked memory, are needed \
                       (docs/XDP.md)";
 
 /// The program on the interface. It is removed when this is dropped, and when the process ends in another way.

@@ -4,6 +4,9 @@
 //! `CRORE_TOOLS=required`) a missing tool is a failure; elsewhere the test prints what it leaves out. Shells other than bash are never
 //! installed. Where one is missing, only the quoting in its completions is checked.
 
+#[path = "support/drop_in.rs"]
+mod drop_in;
+
 #[path = "support/tools.rs"]
 mod tools;
 
@@ -420,6 +423,10 @@ fn systemd_has_nothing_to_say_against_the_unit() {
         return;
     }
     let scratch = Scratch::new("unit");
+    // The unit of a server with connections over AF_XDP.
+    let additions = scratch.path("crore.service.d");
+    std::fs::create_dir(&additions).expect("a directory");
+    std::fs::write(format!("{additions}/xdp.conf"), drop_in::text()).expect("a file");
     let unit = std::fs::read_to_string(project("packaging/systemd/crore.service")).expect("it");
     // Verify the unit with the tested program, which is not where a package puts it.
     let here = unit.replace("/usr/bin/crore", program());
@@ -431,7 +438,7 @@ fn systemd_has_nothing_to_say_against_the_unit() {
     // Other units of the host may have faults, so only lines about Crore's unit count.
     let of_ours: Vec<&str> = error_text
         .lines()
-        .filter(|line| line.contains("crore.service"))
+        .filter(|line| line.contains("crore.service") || line.contains("xdp.conf"))
         .collect();
     assert!(of_ours.is_empty(), "{of_ours:#?}");
     assert!(output.status.success(), "{error_text}");

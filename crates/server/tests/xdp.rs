@@ -1,6 +1,7 @@
-//! A server with connections over `AF_XDP`, and clients in another network namespace: `curl` with and without TLS, a WebSocket, and a proxy.
+//! A server with connections over `AF_XDP`, and clients in another network namespace: `curl` with and without TLS, a WebSocket, a proxy, Node, and
+//! the MQTT clients of Mosquitto and Paho.
 //!
-//! A test runs itself again in a namespace of its own, and once more in that of the clients. Without the right to make them it says what it
+//! The server has only the capabilities that `docs/XDP.md` names. A test runs itself again in a namespace of its own, and once more in that of the clients. Without the right to make them it says what it
 //! leaves out; with `CRORE_TOOLS=required` it fails.
 
 #![allow(
@@ -10,11 +11,20 @@
 
 mod support;
 
+#[path = "support/drop_in.rs"]
+mod drop_in;
+
+#[path = "clients/client.rs"]
+#[allow(dead_code, reason = "the tests of clients need more of it")]
+mod client;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use client::{Client, curl, tools};
 use support::port::{self, metric};
 use support::{PATIENCE, Server, until};
 
@@ -45,7 +55,7 @@ fn again(program: &str, arguments: &[&str], part: &str, name: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command.args(arguments).arg(this).env(PART, part);
-    command.args(["--exact", name, "--nocapture"]);
+    command.args(["--exact", name, "--include-ignored", "--nocapture"]);
     command
 }
 
@@ -113,6 +123,27 @@ fn run(parts: &Parts) {
     }
 }
 
+/// A program that runs the server with the capabilities that the page names, and no others.
+fn with_capabilities(directory: &Path) -> PathBuf {
+    let names = drop_in::capabilities();
+    let names = names
+        .iter()
+        .map(|name| name.strip_prefix("CAP_").expect("one"));
+    let list: Vec<String> = names
+        .map(|name| format!("+{}", name.to_lowercase()))
+        .collect();
+    let list = format!("-all,{}", list.join(","));
+    let server = support::program();
+    let script = format!(
+        "#!/bin/sh\nexec setpriv --no-new-privs --inh-caps={list} --bounding-set={list} {} \"$@\"\n",
+        server.display()
+    );
+    let path = directory.join("server.sh");
+    std::fs::write(&path, script).expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    path
+}
+
 /// In the namespace of the server.
 fn serve(parts: &Parts) {
     let namespace = Namespace::new();
@@ -123,7 +154,7 @@ fn serve(parts: &Parts) {
     assert!(ip("link set server up"));
     assert!(ip(&format!("link set clients netns {id}")));
     let settings = format!("{}{SETTINGS}", (parts.settings)(&directory()));
-    let server = Server::with_admin(&settings);
+    let server = Server::from_build(&with_capabilities(&directory()), &settings);
     let target = ["--net", "--target", &id.to_string()];
     let mut clients = again("nsenter", &target, "clients", parts.name);
     let mut clients = clients.stdin(Stdio::piped()).spawn().expect("nsenter");
@@ -146,6 +177,12 @@ fn clients_are_served_over_af_xdp() {
         settings: |_| String::new(),
         clients: publish_and_subscribe,
         check: |server| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
+            let status = status.expect("the server runs");
+            let mut lines = status.lines();
+            let bounds = lines.find_map(|line| line.strip_prefix("CapBnd:"));
+            let bounds = u64::from_str_radix(bounds.expect("a line").trim(), 16).expect("bits");
+            assert_eq!(bounds.count_ones() as usize, drop_in::capabilities().len());
             for (name, least) in [
                 ("crore_xdp_cookies_total{kind=\"sent\"}", 3.0),
                 ("crore_xdp_packets_total{direction=\"received\"}", 10.0),
@@ -220,6 +257,56 @@ fn proxy_over_af_xdp_tells_the_address_of_its_client() {
         },
         end: |server| drop(server.stop()),
     });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn clients_of_others_are_served_over_af_xdp() {
+    run(&Parts {
+        name: "clients_of_others_are_served_over_af_xdp",
+        settings: |_| String::new(),
+        clients: clients_of_others,
+        check: |_| {},
+        end: |server| drop(server.stop()),
+    });
+}
+
+/// The output of a program in the namespace of the clients, which must succeed.
+fn output(program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.expect("the program starts");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Each client reads what another one has published, in the namespace of the clients.
+fn clients_of_others() {
+    let here = ["-h", "10.77.0.1", "-p", "8800", "-q", "1"];
+    let mosquitto =
+        |program: &str, arguments: &[&str]| output(program, &[&here, arguments].concat());
+    // Longer than a segment.
+    let message = "m".repeat(20_000);
+    mosquitto(
+        "mosquitto_pub",
+        &["-r", "-t", "from/mosquitto", "-m", &message],
+    );
+    let paho = "import sys, paho.mqtt.publish as publish, paho.mqtt.subscribe as subscribe\n\
+                here = dict(hostname='10.77.0.1', port=8800)\n\
+                kept = subscribe.simple('from/mosquitto', qos=1, **here).payload.decode()\n\
+                publish.single('from/paho', kept, qos=1, retain=True, **here)\n";
+    output(tools().join("venv/bin/python"), &["-c", paho]);
+    let one = ["-C", "1", "-W", "30", "-t", "from/paho"];
+    assert_eq!(mosquitto("mosquitto_sub", &one).trim(), message);
+
+    let url = format!("http://{ADDRESS}");
+    curl(&[
+        "--fail",
+        "--data-binary",
+        "a message",
+        &format!("{url}/pub/news"),
+    ]);
+    let node = Client::node("ws_client.mjs", &[&format!("{url}/sub/news"), "oldest"]);
+    assert_eq!(node.messages(1).0, ["a message"]);
 }
 
 /// The file with the certificate of the server.

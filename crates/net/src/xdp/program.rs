@@ -61,7 +61,7 @@ impl Redirect {
     /// yet, so nothing changes.
     ///
     /// # Errors
-    /// If this process may not (`CAP_NET_ADMIN` and `CAP_BPF`), if the interface has another program, or if there are more than
+    /// If this process may not (`CAP_NET_ADMIN`, `CAP_BPF` and `CAP_PERFMON`), if the interface has another program, or if there are more than
     /// [`ADDRESSES_MAX`] addresses.
     pub fn attach(interface: u32, queues: u32, addresses: &[SocketAddr]) -> io::Result<Redirect> {
         if addresses.len() > ADDRESSES_MAX {
