@@ -159,13 +159,13 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Decoded {
     for piece in pieces {
         let mut buf = piece.to_vec();
         let progress = chunked.decode(&mut buf, limit)?;
-        assert!(progress.written <= progress.read && progress.read <= piece.len());
-        assert_eq!(buf[progress.read..], piece[progress.read..]);
+        assert!(progress.written <= progress.consumed && progress.consumed <= piece.len());
+        assert_eq!(buf[progress.consumed..], piece[progress.consumed..]);
         data.extend_from_slice(&buf[..progress.written]);
         if progress.done {
-            return Ok((data, Some(before + progress.read)));
+            return Ok((data, Some(before + progress.consumed)));
         }
-        assert_eq!(progress.read, piece.len(), "bytes were left over");
+        assert_eq!(progress.consumed, piece.len(), "bytes were left over");
         before += piece.len();
     }
     Ok((data, None))

@@ -60,7 +60,7 @@ impl TestServer {
         // Both shards have the number of the first one, so they share only the counters.
         let shard = |_| Shard::new(0, Arc::clone(&world), NOW);
         TestServer {
-            of: support::TestServer::of((0..2).map(shard).collect(), NOW),
+            of: support::TestServer::from_shards((0..2).map(shard).collect(), NOW),
             world,
             opened: 0,
         }

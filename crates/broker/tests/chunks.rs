@@ -66,7 +66,7 @@ fn fill_by_size(
 }
 
 #[test]
-fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
+fn log_filled_by_one_size_class_after_another_stays_within_its_budget() {
     let (mut server, publisher) = server(1);
     let most = fill_by_size(&mut server, publisher, |_, _| {});
     assert!(
@@ -78,7 +78,7 @@ fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
 /// Retained messages are removed last, so that one of them may remain in each chunk. Then all other messages are removed, and as few
 /// retained ones as possible.
 #[test]
-fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
+fn retained_messages_in_each_chunk_do_not_keep_the_chunks_of_removed_messages() {
     let (mut server, publisher) = server(1);
     let (mut bytes, mut pins) = (0, 0);
     let most = fill_by_size(&mut server, publisher, |server, size| {

@@ -45,7 +45,7 @@ impl Stepped {
     }
 
     /// Time passes.
-    fn pass(&mut self, seconds: u32) {
+    fn advance_s(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.step();
             let Now { s, unix_s } = self.server.now;
@@ -116,12 +116,12 @@ impl Stepped {
 
     /// Connects a client with a session expiry of ten seconds and a will with a delay of five. The third byte of the returned answer says
     /// whether the session was present.
-    fn visits(&mut self) -> Vec<u8> {
+    fn connect_for_a_visit(&mut self) -> Vec<u8> {
         self.mqtt(&connect("c", 10, true))
     }
 
     /// Publishes a retained message that expires after ten seconds.
-    fn retains(&mut self) {
+    fn publish_retained(&mut self) {
         let mut packets = connect("r", 0, false);
         let mut set = PropertyWriter::new();
         set.message_expiry_interval_s(10);
@@ -139,7 +139,7 @@ impl Stepped {
     }
 
     /// Connects a client that subscribes to the retained message. Returns what it received.
-    fn looks(&mut self) -> Vec<u8> {
+    fn receive_retained(&mut self) -> Vec<u8> {
         let mut packets = connect("l", 0, false);
         let filters = [("kept", SubscribeOptions::of(Qos::AtMostOnce))];
         let id = PacketId::new(7).expect("not 0");
@@ -205,7 +205,7 @@ fn settings() -> Settings {
 fn results(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
     let mut results = Vec::new();
-    it.retains();
+    it.publish_retained();
     results.push(it.publish("own", "Crore-TTL: 10\r\n", "mortal"));
     for topic in ["ttl", "old", "own"] {
         results.push(it.publish(topic, "", "ordinary"));
@@ -214,33 +214,33 @@ fn results(steps: &'static [i32]) -> Vec<String> {
         results.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
     }
     results.push(it.publish("own", "", "one too many"));
-    results.push(format!("{:?}", it.visits()));
+    results.push(format!("{:?}", it.connect_for_a_visit()));
     for _ in 0..3 {
-        it.pass(4);
+        it.advance_s(4);
         results.push(it.info("will"));
-        it.pass(5);
-        results.push(String::from_utf8_lossy(&it.looks()).into_owned());
+        it.advance_s(5);
+        results.push(String::from_utf8_lossy(&it.receive_retained()).into_owned());
         results.push(it.info("will"));
         for topic in ["ttl", "old", "own"] {
             results.push(it.oldest(topic));
             results.push(it.info(topic));
         }
-        it.pass(2);
-        results.push(String::from_utf8_lossy(&it.looks()).into_owned());
+        it.advance_s(2);
+        results.push(String::from_utf8_lossy(&it.receive_retained()).into_owned());
         for topic in ["ttl", "old", "own"] {
             results.push(it.oldest(topic));
             results.push(it.info(topic));
             results.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
         }
-        results.push(format!("{:?}", it.visits()));
+        results.push(format!("{:?}", it.connect_for_a_visit()));
     }
-    it.pass(20);
-    results.push(format!("{:?}", it.visits()));
+    it.advance_s(20);
+    results.push(format!("{:?}", it.connect_for_a_visit()));
     results
 }
 
 #[test]
-fn nothing_but_dates_depends_on_the_wall_clock() {
+fn only_dates_depend_on_the_wall_clock() {
     let plain = results(STEPS[0]);
     // The results contain each kind of answer, so the scenario sees each duration both before and after its end.
     for expected in ["ordinary", "mortal", "Idempotency-Replayed", " 429 "] {
@@ -263,7 +263,7 @@ fn nothing_but_dates_depends_on_the_wall_clock() {
 }
 
 #[test]
-fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
+fn position_by_date_is_found_after_the_wall_clock_was_set() {
     for steps in [[0, DAY_S, 0], [0, 0, DAY_S], [0, -DAY_S, 0], [DAY_S, 1, 0]] {
         let mut it = Stepped::new(settings(), &[0]);
         let set = |it: &mut Stepped, n: usize| {
@@ -281,7 +281,7 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
             let (answer, date) = it.ask("GET /sub/a?since=-1", "", "");
             assert!(answer.ends_with(&format!("message {n}")), "{answer}");
             let date = date.expect("a date");
-            it.pass(3);
+            it.advance_s(3);
             if n == 2 {
                 break;
             }
@@ -295,7 +295,7 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
             // again, and misses none.
             let first = if is_set_back { "between" } else { "message" };
             assert!(answer.contains(first), "{steps:?} {n}: {answer}");
-            it.pass(3);
+            it.advance_s(3);
         }
     }
 }
@@ -303,15 +303,15 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
 #[test]
 fn a_session_expires_while_the_machine_is_suspended_and_connections_wait() {
     let mut it = Stepped::new(settings(), &[0]);
-    it.visits();
+    it.connect_for_a_visit();
     let waiting = it.server.open(0);
     it.server.settle();
     // The machine was suspended for an hour, so nobody could send anything.
     it.server.now.unix_s += 3600;
-    it.pass(1);
+    it.advance_s(1);
     assert!(
         it.server.is_open(waiting),
         "a client had no time to send its request"
     );
-    assert_eq!(it.visits()[2] & 1, 0, "no session is present");
+    assert_eq!(it.connect_for_a_visit()[2] & 1, 0, "no session is present");
 }

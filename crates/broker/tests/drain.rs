@@ -24,7 +24,7 @@ fn now(s: u32) -> Now {
 /// Shards with idle clients.
 fn server(world: &Arc<World>) -> TestServer {
     let shards = (0..world.shards).map(|id| Shard::new(id, world.clone(), now(1)));
-    let mut server = TestServer::of(shards.collect(), now(1));
+    let mut server = TestServer::from_shards(shards.collect(), now(1));
     for shard in 0..server.shards.len() {
         for _ in 0..CLIENTS {
             let conn = server.open(shard);
@@ -38,7 +38,7 @@ fn server(world: &Arc<World>) -> TestServer {
 
 /// Number of closed clients.
 fn ended(server: &TestServer) -> usize {
-    let sockets = server.io.iter().flat_map(|io| &io.all);
+    let sockets = server.io.iter().flat_map(|io| &io.sockets);
     sockets.filter(|socket| socket.ended).count()
 }
 
@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn all_shards_together_move_off_no_more_than_the_rate(rate in 1u32..20, shards in 1u16..20, seconds in 1u32..4) {
+    fn shards_share_the_rate_of_a_drain(rate in 1u32..20, shards in 1u16..20, seconds in 1u32..4) {
         let mut settings = Settings::default();
         settings.drain.rate_per_s = rate;
         let mut server = server(&support::world(settings, shards, 1));

@@ -15,7 +15,7 @@ fn one(text: &str) -> Result<Since, Malformed> {
 }
 
 #[test]
-fn the_words_and_forms() {
+fn all_forms_of_positions_are_parsed() {
     for (text, since) in [
         ("", Since::Live),
         ("live", Since::Live),
@@ -34,7 +34,7 @@ fn the_words_and_forms() {
 }
 
 #[test]
-fn nothing_else_is_read() {
+fn other_texts_are_refused() {
     for text in [
         "-",
         "--1",
@@ -81,7 +81,7 @@ fn nothing_else_is_read() {
 
 /// A position of a set is accepted only for the same set.
 #[test]
-fn a_position_of_another_set_is_unknown() {
+fn position_of_another_set_of_topics_is_refused() {
     let positions =
         [(5, 1), (5, 1 << 40), (6, 0)].map(|(epoch, offset)| Position { epoch, offset });
     let mut text = Vec::new();
@@ -126,7 +126,7 @@ const SUFFIXES: &[&str] = &[
 ];
 
 #[test]
-fn a_position_is_read_with_what_a_proxy_put_behind_it() {
+fn position_with_the_suffix_of_a_proxy_is_parsed() {
     let positions =
         [(5, 1), (5, 1 << 40), (6, 7)].map(|(epoch, offset)| Position { epoch, offset });
     let mut texts = Vec::new();
@@ -178,7 +178,7 @@ fn a_position_is_read_with_what_a_proxy_put_behind_it() {
 }
 
 #[test]
-fn the_later_of_two_positions_counts() {
+fn later_of_two_positions_is_used() {
     let (early, late, old) = (at(3, 1), at(3, 2), at(2, 9));
     for (one, other, expected) in [
         (early, late, late),
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn decimals_are_read_as_they_are_elsewhere(text in "[0-9]{0,22}") {
+    fn decimals_are_parsed_as_by_the_standard_library(text in "[0-9]{0,22}") {
         let expected = text.parse::<u64>().ok().filter(|_| text.len() <= 20);
         prop_assert_eq!(parse_decimal(text.as_bytes()), expected);
     }

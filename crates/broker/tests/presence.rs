@@ -50,7 +50,7 @@ fn stats(server: &mut TestServer, user: &str) -> String {
 }
 
 #[test]
-fn members_that_leave_together_take_an_eighth_of_each_turn_until_all_have_left() {
+fn members_that_leave_together_take_an_eighth_of_each_turn() {
     const MEMBERS: usize = 2_000;
     let limits = TurnLimits::default();
     let mut server = TestServer::new(&closed_world(), limits, NOW);
@@ -163,7 +163,7 @@ fn mqtt_clients(server: &mut TestServer, clients: usize, topics: usize) {
 }
 
 #[test]
-fn rule_that_turns_presence_on_takes_a_bounded_number_of_steps_in_a_tick() {
+fn turning_presence_on_by_rule_takes_bounded_steps_in_each_tick() {
     let limits = TurnLimits::default();
     let mut server = TestServer::new(&open_world(false, 1), limits, NOW);
     mqtt_clients(&mut server, 60, 100);
@@ -180,7 +180,7 @@ fn rule_that_turns_presence_on_takes_a_bounded_number_of_steps_in_a_tick() {
 }
 
 #[test]
-fn search_for_members_goes_through_a_large_table_as_fast_as_the_sweep_does() {
+fn search_for_members_visits_rows_as_fast_as_the_sweep() {
     let limits = TurnLimits {
         rows_per_tick: 64,
         steps_per_turn: 64,
@@ -256,7 +256,7 @@ fn relief_ends_the_connection_whose_members_take_most_memory() {
 }
 
 #[test]
-fn connection_is_only_counted_while_memory_is_short() {
+fn connections_bytes_are_counted_only_while_memory_is_short() {
     const LIMIT: usize = 8 << 20;
     let mut settings = settings(true);
     settings.limits.memory_bytes = LIMIT;

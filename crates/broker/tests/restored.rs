@@ -66,7 +66,7 @@ fn restarted_in(
     }
     let mut shard = Shard::new(0, world, NOW);
     shard.adopt(restored.finish().expect("a whole snapshot"));
-    TestServer::of(vec![shard], NOW)
+    TestServer::from_shards(vec![shard], NOW)
 }
 
 fn said(server: &mut TestServer, bytes: impl AsRef<[u8]>) -> String {
@@ -168,7 +168,7 @@ fn served() -> TestServer {
 }
 
 #[test]
-fn local_state_is_left_out_where_it_is_not_wanted() {
+fn unwanted_local_state_is_not_restored() {
     let mut server = served();
     let first = post(&mut server, "kept/key", "Idempotency-Key: a\r\n");
     let mut after = restarted(&mut server, Restored::without_local_state);
@@ -186,7 +186,7 @@ fn local_state_is_left_out_where_it_is_not_wanted() {
 }
 
 #[test]
-fn local_state_comes_back_after_a_planned_restart() {
+fn local_state_is_restored_after_a_planned_restart() {
     let mut server = served();
     let mut after = restarted(&mut server, |it| it);
     for topic in ["needed/one", "needed", "shared/one"] {
@@ -197,7 +197,7 @@ fn local_state_comes_back_after_a_planned_restart() {
     assert!(connect(&mut after).1, "its session is there");
 }
 
-/// Otherwise a crash in the first seconds of a server that records sessions, after one that did not, would lose what the group has not delivered.
+/// If they were recorded later, a crash in the first seconds of a server that records sessions, after one that did not, would lose what the group has not delivered.
 #[test]
 fn positions_of_restored_groups_are_recorded_in_the_first_second() {
     let mut server = served();
@@ -232,7 +232,7 @@ fn positions_of_restored_groups_are_recorded_in_the_first_second() {
 }
 
 #[test]
-fn operator_changes_nothing_while_a_stop_writes() {
+fn operators_orders_are_refused_while_a_stop_writes_the_state() {
     let mut server = served();
     server.handle(0, Input::Control(Ticket(0), Control::Settle));
     server.settle();
@@ -259,7 +259,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
 
 /// A checkpoint may come from a store to which others can write too, so a document with valid checksums may still have bad fields.
 #[test]
-fn a_document_with_a_field_that_no_client_may_send_is_refused() {
+fn checkpoint_with_a_field_that_no_client_may_send_is_refused() {
     let mut server = TestServer::new(&new_world(), TurnLimits::default(), NOW);
     let fields = "Content-Type: text/zzz\r\nX-EventSource-Event: event\r\nCrore-Key: some-key\r\n\
                   Crore-Property: name=value\r\n";

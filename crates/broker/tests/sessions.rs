@@ -21,10 +21,10 @@ struct Pair(TestServer);
 
 impl Pair {
     fn new(settings: Settings) -> Pair {
-        Pair::with(settings, TurnLimits::default())
+        Pair::with_turn_limits(settings, TurnLimits::default())
     }
 
-    fn with(settings: Settings, turn_limits: TurnLimits) -> Pair {
+    fn with_turn_limits(settings: Settings, turn_limits: TurnLimits) -> Pair {
         let world = support::world(settings, 2, 2);
         Pair(TestServer::new(&world, turn_limits, NOW))
     }
@@ -42,13 +42,13 @@ impl Pair {
     }
 
     /// The first shard works until it has nothing to do. Its mail (messages to the other shard) is not delivered.
-    fn near(&mut self) {
+    fn settle_first_shard(&mut self) {
         self.0.settle_one(0);
     }
 
     fn settle(&mut self) {
         self.0.settle();
-        for conn in 0..self.0.io[0].all.len() {
+        for conn in 0..self.0.io[0].sockets.len() {
             if self.0.is_open(conn * 2) && self.0.report_writable(conn * 2, usize::MAX) {
                 self.0.settle();
             }
@@ -56,7 +56,7 @@ impl Pair {
     }
 
     /// The packets that a client has received so far.
-    fn told(&self, link: usize) -> Vec<String> {
+    fn received_packets(&self, link: usize) -> Vec<String> {
         let mut bytes = self.0.received(link);
         let mut packets = Vec::new();
         while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
@@ -178,8 +178,8 @@ fn client(pair: &mut Pair) -> (String, usize) {
     for n in 0.. {
         let (client, link) = (format!("client{n}"), pair.open());
         pair.send(link, support::connect(&client, EXPIRY_S));
-        pair.near();
-        let is_near = pair.told(link) == ["connack false"];
+        pair.settle_first_shard();
+        let is_near = pair.received_packets(link) == ["connack false"];
         pair.settle();
         if is_near {
             return (client, link);
@@ -194,15 +194,24 @@ fn client_that_returns_during_its_publish_gets_its_session_after_the_commit() {
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
     pair.send(first, publish(&topic, false));
-    pair.near();
+    pair.settle_first_shard();
     let second = pair.open();
     pair.send(second, support::connect(&client, EXPIRY_S));
     pair.send(second, publish(&topic, true));
-    pair.near();
-    assert!(pair.told(second).is_empty(), "the first is still under way");
+    pair.settle_first_shard();
+    assert!(
+        pair.received_packets(second).is_empty(),
+        "the first is still under way"
+    );
     pair.settle();
-    assert_eq!(pair.told(first), ["connack false", "Disconnect"]);
-    assert_eq!(pair.told(second), ["connack true", "pubrec 7 0x00 Success"]);
+    assert_eq!(
+        pair.received_packets(first),
+        ["connack false", "Disconnect"]
+    );
+    assert_eq!(
+        pair.received_packets(second),
+        ["connack true", "pubrec 7 0x00 Success"]
+    );
     assert_eq!(pair.messages(&topic), "queued messages: 1");
 }
 
@@ -217,24 +226,24 @@ fn publish_refused_while_its_client_was_away_is_accepted_when_sent_again() {
     pair.settle();
     pair.send(first, release());
     pair.send(first, publish(&topic, false));
-    pair.near();
+    pair.settle_first_shard();
     let second = pair.open();
     pair.send(second, support::connect(&client, EXPIRY_S));
     pair.settle();
-    assert_eq!(pair.told(second), ["connack true"]);
+    assert_eq!(pair.received_packets(second), ["connack true"]);
     let link = pair.open();
     let request = format!("DELETE /pub/{taken} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     pair.send(link, request.into_bytes());
     pair.settle();
     pair.send(second, publish(&topic, true));
     pair.settle();
-    let packets = &pair.told(second)[1..];
+    let packets = &pair.received_packets(second)[1..];
     assert_eq!(packets, ["pubrec 7 0x10 No matching subscribers"]);
     assert_eq!(pair.messages(&topic), "queued messages: 1");
 }
 
 #[test]
-fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_has_answered() {
+fn filter_stays_known_at_an_empty_home_if_its_client_leaves_before_the_answer() {
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
@@ -249,18 +258,18 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     pair.settle();
     let second = pair.open();
     pair.send(second, support::connect(&client, EXPIRY_S));
-    pair.near();
-    assert_eq!(pair.told(second), ["connack true"]);
+    pair.settle_first_shard();
+    assert_eq!(pair.received_packets(second), ["connack true"]);
     pair.cut(second);
     pair.settle();
     let third = pair.open();
     pair.send(third, support::connect(&client, EXPIRY_S));
     pair.settle();
-    assert_eq!(pair.told(third), ["connack true", "Publish"]);
+    assert_eq!(pair.received_packets(third), ["connack true", "Publish"]);
 }
 
 #[test]
-fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_client_was_away() {
+fn session_gets_messages_of_a_topic_that_was_deleted_and_recreated_while_it_was_absent() {
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
@@ -279,10 +288,10 @@ fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_clien
     let second = pair.open();
     pair.send(second, support::connect(&client, EXPIRY_S));
     pair.settle();
-    assert_eq!(pair.told(second), ["connack true"]);
+    assert_eq!(pair.received_packets(second), ["connack true"]);
     pair.send(publisher, post.into_bytes());
     pair.settle();
-    assert_eq!(pair.told(second), ["connack true", "Publish"]);
+    assert_eq!(pair.received_packets(second), ["connack true", "Publish"]);
 }
 
 /// A subscription of QoS 0 has no position. If the server sent the CONNACK before the home of the topic knows the subscription, it would
@@ -300,9 +309,9 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         pair.settle();
         let second = pair.open();
         pair.send(second, support::connect(&client, EXPIRY_S));
-        pair.near();
+        pair.settle_first_shard();
         assert!(
-            pair.told(second).is_empty(),
+            pair.received_packets(second).is_empty(),
             "{filter}: the home has not heard"
         );
         // Messages published meanwhile arrive after the CONNACK.
@@ -312,17 +321,21 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         pair.0.deliver_mail(1);
         pair.0.send(publisher, request);
         pair.settle();
-        assert_eq!(pair.told(second), ["connack true", "Publish"], "{filter}");
+        assert_eq!(
+            pair.received_packets(second),
+            ["connack true", "Publish"],
+            "{filter}"
+        );
         // A client that leaves before its CONNACK has ended its connection, but not its session.
         let third = pair.open();
         pair.send(third, support::connect(&client, EXPIRY_S));
-        pair.near();
+        pair.settle_first_shard();
         pair.cut(third);
         pair.settle();
         let fourth = pair.open();
         pair.send(fourth, support::connect(&client, EXPIRY_S));
         pair.settle();
-        assert_eq!(pair.told(fourth), ["connack true"], "{filter}");
+        assert_eq!(pair.received_packets(fourth), ["connack true"], "{filter}");
     }
 }
 
@@ -342,17 +355,21 @@ fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
                 link,
                 [subscribe_by(filter, Qos::AtMostOnce), again].concat(),
             );
-            pair.near();
-            assert_eq!(pair.told(link), ["connack false"], "{filter} {qos:?}");
+            pair.settle_first_shard();
+            assert_eq!(
+                pair.received_packets(link),
+                ["connack false"],
+                "{filter} {qos:?}"
+            );
             pair.settle();
-            let packets = pair.told(link);
+            let packets = pair.received_packets(link);
             assert_eq!(packets[1..], ["SubAck", "SubAck"], "{filter} {qos:?}");
         }
     }
 }
 
 #[test]
-fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behind() {
+fn session_whose_filter_was_refused_leaves_no_log_retention_behind() {
     let mut settings = Settings::default();
     settings.limits.filters_per_shard = 1;
     let mut pair = Pair::new(settings);
@@ -369,7 +386,10 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     let second = pair.open();
     pair.send(second, support::connect(&client, 0));
     pair.settle();
-    assert_eq!(pair.told(second), ["connack true", "Disconnect"]);
+    assert_eq!(
+        pair.received_packets(second),
+        ["connack true", "Disconnect"]
+    );
     pair.cut(filler);
     pair.settle();
     for shard in &pair.0.shards {
@@ -379,7 +399,7 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
 
 /// Packets of one write are handled in order, whether the topic's home is at the client's shard or at another one.
 #[test]
-fn a_client_gets_what_it_publishes_behind_its_subscription() {
+fn client_receives_its_own_publish_that_follows_its_subscribe() {
     let mut pair = Pair::new(Settings::default());
     let (_, link) = client(&mut pair);
     for home in [0, 1] {
@@ -387,21 +407,21 @@ fn a_client_gets_what_it_publishes_behind_its_subscription() {
         pair.send(link, [subscribe(&topic), publish(&topic, false)].concat());
         pair.settle();
         pair.send(link, release());
-        let mut packets = pair.told(link);
+        let mut packets = pair.received_packets(link);
         packets.retain(|packet| packet == "Publish");
         assert_eq!(packets.len(), usize::from(home) + 1, "home {home}");
     }
 }
 
 #[test]
-fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
+fn clients_with_one_id_are_limited_to_some_takeovers_a_second() {
     let mut pair = Pair::new(Settings::default());
     let fight = |pair: &mut Pair, times| {
         let answers = (0..times).filter(|_| {
             let link = pair.open();
             pair.send(link, support::connect("fought over", EXPIRY_S));
             pair.settle();
-            pair.told(link).contains(&"connack true".into())
+            pair.received_packets(link).contains(&"connack true".into())
         });
         answers.count()
     };
@@ -416,7 +436,7 @@ fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
 /// The topic's home sends messages for a filter before it knows a second subscription of the client, to the topic itself. These messages
 /// are still on their way when the second one begins behind them.
 #[test]
-fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
+fn second_subscription_does_not_skip_messages_in_flight_for_a_filter() {
     let mut settings = Settings::default();
     settings.mqtt.inflight_max = 1;
     let mut pair = Pair::new(settings);
@@ -429,7 +449,7 @@ fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     pair.send(link, unsubscribe("ended"));
     pair.settle();
     pair.send(link, subscribe(&topic));
-    pair.near();
+    pair.settle_first_shard();
     let publisher = pair.0.open(1);
     let post =
         format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
@@ -437,7 +457,7 @@ fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     pair.0.deliver_mail(1);
     pair.settle();
     let count = |pair: &Pair| {
-        let mut packets = pair.told(link);
+        let mut packets = pair.received_packets(link);
         packets.retain(|packet| packet == "Publish");
         packets.len()
     };
@@ -464,26 +484,26 @@ fn publisher_with_retained(pair: &mut Pair, topic: &str) -> usize {
 /// A new subscription to a filter first reads the retained messages, page by page. Meanwhile the client gets a message by its subscription
 /// to the topic.
 #[test]
-fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
+fn new_filter_does_not_repeat_a_message_of_a_live_subscription() {
     let turn_limits = TurnLimits {
         page_entries: 1,
         ..TurnLimits::default()
     };
     for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
-        let mut pair = Pair::with(Settings::default(), turn_limits);
+        let mut pair = Pair::with_turn_limits(Settings::default(), turn_limits);
         let topic = topic_at(1, "t/");
         let publisher = publisher_with_retained(&mut pair, &topic);
         let (_, link) = client(&mut pair);
         pair.send(link, subscribe_by(&topic, qos));
         pair.settle();
         pair.send(link, subscribe_by("t/+", qos));
-        pair.near();
+        pair.settle_first_shard();
         pair.0.deliver_mail(1);
         pair.0.flush(1);
         pair.0.deliver_mail(0);
         pair.send(publisher, publish(&topic, false));
         pair.settle();
-        let mut packets = pair.told(link);
+        let mut packets = pair.received_packets(link);
         packets.retain(|packet| packet == "Publish");
         assert_eq!(
             packets.len(),
@@ -497,7 +517,7 @@ fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
 /// message comes once, in whatever order the shards work, and whatever places the subscriptions have in the client's list: a new one gets
 /// the place of one that has ended.
 #[test]
-fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
+fn two_new_filters_do_not_repeat_messages_of_a_live_filter() {
     for seed in 0..150_u64 {
         let mut random = seed;
         let mut draw = |end: u64| {
@@ -514,7 +534,7 @@ fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
             steps_per_turn: 1 + draw(200) as u32,
             ..TurnLimits::default()
         };
-        let mut pair = Pair::with(Settings::default(), turn_limits);
+        let mut pair = Pair::with_turn_limits(Settings::default(), turn_limits);
         let topic = topic_at(1, "t/");
         publisher_with_retained(&mut pair, &topic);
         let (_, link) = client(&mut pair);
@@ -560,7 +580,7 @@ fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
 
 /// How many PUBLISH packets a client has received.
 fn publishes(pair: &Pair, link: usize) -> usize {
-    let packets = pair.told(link);
+    let packets = pair.received_packets(link);
     packets.iter().filter(|packet| *packet == "Publish").count()
 }
 

@@ -255,7 +255,7 @@ impl TestServer {
         shard.add_session_needs(&mut needs);
         shard.finish_recovery(&needs, self.server.now);
         self.world = world;
-        self.server = support::TestServer::of(vec![shard], self.server.now);
+        self.server = support::TestServer::from_shards(vec![shard], self.server.now);
     }
 
     /// Lets time pass for the server, and commits what it writes in the first second and in the last one.
@@ -337,7 +337,7 @@ fn messages_positions_and_retained_values_survive_checkpoints() {
 }
 
 #[test]
-fn topics_that_the_home_has_forgotten_leave_the_base() {
+fn topics_forgotten_by_the_home_leave_the_checkpoints() {
     let mut server = TestServer::new();
     server.post("kept", "", "for good");
     server.post("short/state", "Crore-Retain: true\r\n", "a state");
@@ -366,7 +366,7 @@ fn topics_that_the_home_has_forgotten_leave_the_base() {
 }
 
 #[test]
-fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
+fn messages_dropped_by_the_home_leave_the_checkpoints_and_are_reported_as_a_gap() {
     let mut server = TestServer::new();
     let data = "x".repeat(1000);
     server.post("other", "", "of another topic");
@@ -400,7 +400,7 @@ fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
 }
 
 #[test]
-fn topics_whose_messages_have_all_gone_are_in_the_base_with_their_positions_only() {
+fn topics_without_messages_are_in_checkpoints_with_only_their_positions() {
     let mut server = TestServer::new();
     let data = "x".repeat(1000);
     let mut positions = Vec::new();
@@ -448,7 +448,7 @@ fn superseded_and_expired_messages_are_no_gap() {
 }
 
 #[test]
-fn messages_that_have_expired_behind_older_ones_are_in_no_base() {
+fn messages_that_expired_before_older_ones_are_in_no_checkpoint() {
     let mut server = TestServer::new();
     server.post("a", "", "stays");
     server.post("a", "Crore-TTL: 20\r\n", "short-lived");
@@ -465,7 +465,7 @@ fn messages_that_have_expired_behind_older_ones_are_in_no_base() {
 }
 
 #[test]
-fn retries_are_recognised_within_their_window_and_not_behind_it() {
+fn retries_are_recognised_only_within_their_window() {
     let key = "Idempotency-Key: k\r\n";
     let mut server = TestServer::new();
     let first = server.post("a", key, "once");
@@ -486,7 +486,7 @@ fn retries_are_recognised_within_their_window_and_not_behind_it() {
 }
 
 #[test]
-fn a_home_that_is_behind_tells_no_floors() {
+fn home_that_is_behind_reports_no_floors() {
     let mut server = TestServer::new();
     server.post("a", "", "one");
     let world = Shadow::world(&server.world, server.world.epoch);
@@ -516,7 +516,7 @@ fn a_home_that_is_behind_tells_no_floors() {
 
 /// The first turn (run of the event loop) after a start follows the whole log, and must not remove more topics than any other turn.
 #[test]
-fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
+fn first_turn_after_a_start_removes_no_more_topics_than_another() {
     const TOPICS: u64 = 40;
     const FORGETS: usize = 8;
     let mut server = TestServer::new();
@@ -539,7 +539,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
         s: NOW.s + 1000,
         unix_s: NOW.unix_s + 1000,
     };
-    let mut after = support::TestServer::of(vec![shard], now);
+    let mut after = support::TestServer::from_shards(vec![shard], now);
     after.handle(0, Input::Tick);
     after.flush(0);
     let left = after.shards[0].accounts().home_topics as u64;
@@ -547,7 +547,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
 }
 
 #[test]
-fn time_of_a_session_counts_from_the_first_start_after_its_connection_however_many_follow() {
+fn expiry_of_a_session_counts_from_the_first_start_after_its_connection() {
     let checkpoints: [fn(&mut TestServer); 3] = [
         |_| {},
         TestServer::checkpoint,
@@ -575,7 +575,7 @@ fn time_of_a_session_counts_from_the_first_start_after_its_connection_however_ma
 }
 
 #[test]
-fn subscriptions_that_overlap_bring_a_message_once_after_a_checkpoint_in_place() {
+fn overlapping_subscriptions_bring_a_message_once_after_a_checkpoint_in_place() {
     let mut server = TestServer::with(true);
     server.checkpoint();
     server.killed();

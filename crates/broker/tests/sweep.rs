@@ -34,7 +34,7 @@ fn server(rows_per_tick: u32, head_s: u32, count: u32) -> TestServer {
 fn tick(server: &mut TestServer, ms: u32) -> Vec<usize> {
     server.now = moment(ms);
     server.handle(0, Input::Tick);
-    let sockets = server.io[0].all.iter_mut().enumerate();
+    let sockets = server.io[0].sockets.iter_mut().enumerate();
     let answered = sockets.filter_map(|(link, socket)| {
         let answer = std::mem::take(&mut socket.received);
         (!answer.is_empty()).then_some(link)
@@ -67,7 +67,7 @@ proptest! {
 }
 
 #[test]
-fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
+fn finished_sweep_wakes_the_shard_only_in_the_next_second() {
     let mut server = server(2, 9, 5);
     assert_eq!(server.shards[0].ms_until_tick(), None);
     for wait in [Some(250), Some(250), None, None] {
@@ -79,7 +79,7 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
 /// Connections whose end is expensive (a session, subscriptions, a will): a tick ends a bounded number of them, and the next tick is due
 /// soon.
 #[test]
-fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
+fn connections_that_fail_together_are_ended_over_the_ticks_of_a_second() {
     const CROWD: usize = 1_000;
     let most = TurnLimits::default().ends_per_tick;
     let mut server = server(2_048, 3, CROWD as u32);

@@ -29,7 +29,7 @@ fn publish<N: std::fmt::Display>(server: &mut TestServer, conn: usize, topics: &
 
 /// Each turn removes a few expired messages, and at least as many as it publishes. When all are removed, the topics are removed too.
 #[test]
-fn expired_messages_go_in_as_many_turns_as_it_takes() {
+fn expired_messages_are_removed_over_several_turns() {
     const COUNT: u32 = 100;
     let mut settings = Settings::default();
     settings.rules.push(Rule {
@@ -80,7 +80,7 @@ fn request(server: &mut TestServer, conn: usize, line: &str) -> u64 {
 /// A client that seeks in a long log, or deletes it, hardly affects others. A seek uses marks in the log, and deleted messages are removed
 /// over several turns.
 #[test]
-fn a_long_log_is_walked_in_no_one_step() {
+fn seek_and_delete_in_a_long_log_take_bounded_steps() {
     const COUNT: usize = 20_000;
     const FEW: u64 = 500;
     let mut settings = Settings::default();
@@ -122,7 +122,7 @@ proptest! {
 
     /// A batch stops when the turn's budget is spent, and continues in the next turns.
     #[test]
-    fn a_turn_is_spent_by_what_is_published_and_begins_anew(share in 1u32..60, lines in 1u32..60) {
+    fn batch_stops_when_the_budget_of_a_turn_is_spent_and_continues_in_the_next(share in 1u32..60, lines in 1u32..60) {
         let settings = Settings::default();
         let turn_limits = TurnLimits { steps_per_turn: share, ..TurnLimits::default() };
         let (mut server, conn) = connected(settings, turn_limits);

@@ -18,7 +18,7 @@ fn world() -> Arc<World> {
 }
 
 /// Connects a client with the token. Returns whether the shard asked the verifier.
-fn comes(server: &mut TestServer) -> bool {
+fn connect_asks_verifier(server: &mut TestServer) -> bool {
     let before = server.io[0].questions.len();
     let conn = server.open(0);
     server.send(
@@ -50,23 +50,23 @@ fn answer(server: &mut TestServer) {
 #[test]
 fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
     let mut server = TestServer::new(&world(), TurnLimits::default(), NOW);
-    assert!(comes(&mut server));
+    assert!(connect_asks_verifier(&mut server));
     answer(&mut server);
-    assert!(!comes(&mut server), "it is remembered");
+    assert!(!connect_asks_verifier(&mut server), "it is remembered");
     server.shards[0].change_settings(world());
-    assert!(comes(&mut server), "all is forgotten");
+    assert!(connect_asks_verifier(&mut server), "all is forgotten");
     // The answer is in flight while the settings change again.
     server.shards[0].change_settings(world());
     answer(&mut server);
-    assert!(comes(&mut server), "by the keys of before");
+    assert!(connect_asks_verifier(&mut server), "by the keys of before");
     answer(&mut server);
-    assert!(!comes(&mut server));
+    assert!(!connect_asks_verifier(&mut server));
 }
 
 const TOKEN_BYTES: usize = 50_000;
 
 /// Sends a request with a long token, which differs from the tokens of other connections. Returns the steps of the turn.
-fn asks_with_long_token(server: &mut TestServer) -> u64 {
+fn steps_with_long_token(server: &mut TestServer) -> u64 {
     let conn = server.open(0);
     let head = "GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ";
     let token = format!("{}{conn}", "t".repeat(TOKEN_BYTES));
@@ -89,8 +89,8 @@ fn server_with_long_tokens() -> TestServer {
 fn work_of_hashing_a_long_credential_is_counted() {
     let mut server = server_with_long_tokens();
     let (first, second) = (
-        asks_with_long_token(&mut server),
-        asks_with_long_token(&mut server),
+        steps_with_long_token(&mut server),
+        steps_with_long_token(&mut server),
     );
     // The head is copied and parsed once, and the token in it is hashed and copied.
     let copies = (TOKEN_BYTES / work::STEP_BYTES) as u64;
@@ -106,7 +106,7 @@ fn credentials_that_the_verifier_has_not_answered_are_in_the_account() {
     let held =
         |server: &TestServer| server.shards[0].accounts().parts[MemoryPart::Credentials as usize];
     for asked in 1..=3 {
-        asks_with_long_token(&mut server);
+        steps_with_long_token(&mut server);
         assert!(
             held(&server) >= asked * TOKEN_BYTES,
             "{} bytes",

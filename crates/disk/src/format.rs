@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_comes_back_and_no_changed_byte_goes_unseen() {
+    fn header_round_trips_and_every_changed_byte_is_detected() {
         let header = SegmentHeader {
             salt: 1,
             number: 2,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage() {
+    fn newer_format_is_distinguished_from_damage() {
         let header = SegmentHeader {
             salt: 1,
             number: 2,

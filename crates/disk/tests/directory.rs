@@ -174,7 +174,7 @@ fn small_file_system(scratch: &TestDirectory) -> Option<impl Drop> {
 }
 
 #[test]
-fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
+fn full_file_system_stops_the_log_until_space_is_free() {
     let scratch = TestDirectory::new("full");
     let Some(_mounted) = small_file_system(&scratch) else {
         return;
@@ -206,7 +206,7 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
 }
 
 #[test]
-fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
+fn full_log_reports_it_and_continues_when_segments_are_removed() {
     let scratch = TestDirectory::new("removed");
     let directory = Directory::lock(&scratch.0).expect("a directory");
     let options = Options {
@@ -254,7 +254,7 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
 
 /// While a log reports that it is full, clients send nothing that would wake its thread.
 #[test]
-fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
+fn log_filled_by_a_long_batch_continues_by_itself_when_there_is_room() {
     let scratch = TestDirectory::new("long");
     let directory = Directory::lock(&scratch.0).expect("a directory");
     let options = Options {

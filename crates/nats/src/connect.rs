@@ -200,7 +200,7 @@ async fn retry<T>(
     let mut logged_at: Option<Instant> = None;
     loop {
         match step().await {
-            Err(error) if start.elapsed() < error.patience(patience) => {
+            Err(error) if start.elapsed() < error.retry_time(patience) => {
                 if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
                     tracing::warn!("cluster: {error}; trying again");
                     logged_at = Some(Instant::now());

@@ -29,7 +29,7 @@ impl Error {
     }
 
     /// A fault that either passes within this time or lasts.
-    pub(crate) fn brief(text: impl Into<String>, passes_within: Duration) -> Error {
+    pub(crate) fn passing_within(text: impl Into<String>, passes_within: Duration) -> Error {
         Error {
             text: text.into(),
             passes_within,
@@ -37,7 +37,7 @@ impl Error {
     }
 
     /// How long the caller should retry, if it waits at most `maximum`.
-    pub(crate) fn patience(&self, maximum: Duration) -> Duration {
+    pub(crate) fn retry_time(&self, maximum: Duration) -> Duration {
         self.passes_within.min(maximum)
     }
 }

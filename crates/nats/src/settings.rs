@@ -132,7 +132,7 @@ pub(crate) fn refusal(what: &str, settings: &Settings, error: &dyn std::error::E
         );
         // A server knows its own free space at once. It learns the free space of other servers later.
         return match is_no_peer {
-            true => Error::brief(text, SPACE_REPORT_DELAY),
+            true => Error::passing_within(text, SPACE_REPORT_DELAY),
             false => Error::lasting(text),
         };
     }

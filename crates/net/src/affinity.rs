@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_is_not_there_is_an_error() {
+    fn missing_core_is_an_error() {
         assert!(pin_to(CpuSet::MAX_CPU - 1).is_err());
         assert!(pin_to(usize::MAX).is_err());
     }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn count_that_is_ahead_of_the_log_stands_still_and_one_that_is_behind_jumps() {
+    fn clock_ahead_of_the_log_waits_and_one_behind_jumps() {
         let corrections = ClockCorrections::new();
         let count_s = |uncorrected_s| ns_to_s(corrections.count_ns(s_to_ns(uncorrected_s)));
         let follow = |uncorrected_s, written_s, stored_s| {

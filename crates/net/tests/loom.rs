@@ -44,7 +44,7 @@ fn of(all: &[(u8, u8)], who: u8) -> Vec<u8> {
 }
 
 #[test]
-fn one_sender_loses_no_wake_and_no_order() {
+fn one_sender_loses_no_wake_up_and_keeps_its_order() {
     model(|| {
         let (sender, mut inbox) = mailbox().unwrap();
         let posting = thread::spawn(move || post(&sender, 0, 3));
@@ -54,7 +54,7 @@ fn one_sender_loses_no_wake_and_no_order() {
 }
 
 #[test]
-fn two_senders_lose_no_wake_and_no_order() {
+fn two_senders_lose_no_wake_up_and_keep_their_order() {
     model(|| {
         let (sender, mut inbox) = mailbox().unwrap();
         let other = sender.clone();
@@ -74,7 +74,7 @@ fn two_senders_lose_no_wake_and_no_order() {
 /// Something else (a socket, a deadline) ends a turn while a sender is about to wake the reader. The wake-up comes late, maybe in the next
 /// sleep.
 #[test]
-fn a_turn_ended_by_something_else_loses_no_wake() {
+fn turn_ended_by_another_event_loses_no_wake_up() {
     model(|| {
         let (sender, mut inbox) = mailbox().unwrap();
         let posting = thread::spawn(move || post(&sender, 0, 2));

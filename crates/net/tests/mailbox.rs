@@ -100,7 +100,7 @@ fn rally(mut inbox: Inbox<usize>, other: &crore_net::Sender<usize>, rounds: usiz
 }
 
 #[test]
-fn only_a_sleeper_is_woken_and_once() {
+fn only_a_sleeping_reader_is_woken_and_only_once() {
     let (sender, mut inbox) = mailbox().unwrap();
     let mut driver = Driver::new(8).unwrap();
     driver.add_wake(inbox.fd()).unwrap();
@@ -138,7 +138,7 @@ fn only_a_sleeper_is_woken_and_once() {
 }
 
 #[test]
-fn a_batch_keeps_its_order_and_leaves_its_memory() {
+fn batch_keeps_its_order_and_its_memory_is_reused() {
     let (sender, mut inbox) = mailbox().unwrap();
     let mut batch = vec![1, 2, 3];
     let capacity = batch.capacity();

@@ -10,7 +10,7 @@ use crore_net::kernel::steering::Group;
 use crore_net::transport::AcceptResult;
 
 #[test]
-fn paused_entrance_reports_no_arrival_until_the_pause_is_over() {
+fn paused_acceptor_reports_no_connection_until_the_pause_ends() {
     let mut driver = Driver::new(4).unwrap();
     let limits = Limits {
         backlog: 64,

@@ -49,7 +49,7 @@ fn set_limit(descriptors: u64) {
 }
 
 #[test]
-fn a_full_table_answers_and_recovers() {
+fn acceptor_with_a_full_descriptor_table_answers_and_recovers() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     set_limit(TABLE);
     let (tell, told) = mpsc::channel();
@@ -120,7 +120,7 @@ fn a_full_table_answers_and_recovers() {
 /// The limit is set below the number of the spare descriptor. So it does not help to close the spare one, as on a machine without
 /// descriptors.
 #[test]
-fn entrance_that_cannot_shed_pauses_and_recovers() {
+fn acceptor_without_a_spare_descriptor_pauses_and_recovers() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     set_limit(TABLE);
     thread::spawn(|| {

@@ -116,7 +116,7 @@ fn readiness_follows_the_interest() {
 }
 
 #[test]
-fn more_is_ready_than_one_wait_tells() {
+fn events_beyond_one_wait_are_reported_by_the_next() {
     let pairs: Vec<_> = (0..5).map(|_| pair()).collect();
     let mut driver = Driver::new(2).unwrap();
     for (token, (fd, _)) in (0..).zip(&pairs) {
@@ -132,7 +132,7 @@ fn more_is_ready_than_one_wait_tells() {
 }
 
 #[test]
-fn a_half_closed_peer_is_a_hangup_while_it_is_read() {
+fn half_closed_peer_is_reported_while_the_socket_is_read() {
     let (fd, mut peer) = pair();
     let mut driver = Driver::new(4).unwrap();
     driver.add(fd, 1).unwrap();
@@ -185,7 +185,7 @@ fn a_reset_reaches_even_a_paused_socket() {
 }
 
 #[test]
-fn our_reset_is_one_for_the_peer() {
+fn reset_connection_is_reset_for_the_peer() {
     let (fd, mut peer) = pair();
     socket::reset(fd);
     let error = peer.read(&mut [0; 8]).unwrap_err();
@@ -193,7 +193,7 @@ fn our_reset_is_one_for_the_peer() {
 }
 
 #[test]
-fn a_full_socket_says_again_and_is_writable_later() {
+fn full_socket_refuses_bytes_and_becomes_writable() {
     let (fd, mut peer) = pair();
     let mut driver = Driver::new(4).unwrap();
     driver.add(fd, 1).unwrap();
@@ -227,7 +227,7 @@ fn a_full_socket_says_again_and_is_writable_later() {
 }
 
 #[test]
-fn accepted_sockets_inherit_what_the_listener_was_given() {
+fn accepted_sockets_inherit_the_options_of_the_listener() {
     let plain = listen("127.0.0.1:0", &SocketOptions::default());
     let small = listen(
         "127.0.0.1:0",
@@ -271,7 +271,7 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
 }
 
 #[test]
-fn a_port_that_is_held_is_for_listeners_that_name_it() {
+fn held_port_is_given_only_to_listeners_that_name_it() {
     let held = HeldPort::choose(LOCALHOST).unwrap();
     let addr = held.addr();
     // A socket without a wish for a port gets another one.
@@ -318,7 +318,7 @@ fn the_unspecified_ipv6_address_takes_ipv4_as_well() {
 }
 
 #[test]
-fn of_too_many_parts_the_first_are_taken() {
+fn send_with_too_many_parts_sends_the_first_ones() {
     let (fd, _peer) = pair();
     let parts = [IoSlice::new(b"x"); socket::PARTS_MAX + 500];
     assert_eq!(
@@ -333,7 +333,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn parts_arrive_as_one_text(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
+    fn parts_of_a_send_arrive_in_order(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
         let (fd, mut peer) = pair();
         let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let whole = parts.concat();

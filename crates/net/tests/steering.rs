@@ -14,7 +14,7 @@ use crore_net::kernel::steering::{Group, Level};
 use crore_net::transport::AcceptResult;
 
 const ROOM: u32 = 320;
-/// Number of clients: so many that no shard is left without connections by chance.
+/// Number of clients. It is large enough that no shard is left without connections by chance.
 const CROWD: usize = 150;
 
 struct Shard {
@@ -40,7 +40,7 @@ impl Shard {
     }
 
     /// Accepts all connections in the queue. Returns their number.
-    fn take(&mut self) -> usize {
+    fn accept_all(&mut self) -> usize {
         let before = self.open.len();
         while let AcceptResult::Connection(link, _) = self.acceptor.accept(0, 1, |_| Vec::new()) {
             self.open.push(Fd(link.0));
@@ -49,7 +49,7 @@ impl Shard {
     }
 
     /// Reports this many open connections. Returns the resulting level.
-    fn say(&mut self, connections: u32) -> Level {
+    fn report_connections(&mut self, connections: u32) -> Level {
         let told = self
             .acceptor
             .adjust_accepting(&mut self.driver, connections, 1);
@@ -72,22 +72,22 @@ fn crowd(addr: SocketAddr) -> Vec<TcpStream> {
     (0..CROWD).map(|_| open()).collect()
 }
 
-fn taken(shards: &mut [Shard]) -> Vec<usize> {
-    shards.iter_mut().map(Shard::take).collect()
+fn accepted_by_shard(shards: &mut [Shard]) -> Vec<usize> {
+    shards.iter_mut().map(Shard::accept_all).collect()
 }
 
 #[test]
-fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
+fn full_shard_gets_no_further_connections_and_no_waiting_one_is_lost() {
     let (mut shards, addr) = shards(3);
     let mut clients = crowd(addr);
-    assert_eq!(shards[1].say(ROOM), Level::Full);
+    assert_eq!(shards[1].report_connections(ROOM), Level::Full);
     clients.extend(crowd(addr));
-    assert_eq!(shards[0].say(ROOM), Level::Full);
+    assert_eq!(shards[0].report_connections(ROOM), Level::Full);
     clients.extend(crowd(addr));
-    assert_eq!(shards[1].say(0), Level::Open);
+    assert_eq!(shards[1].report_connections(0), Level::Open);
     clients.extend(crowd(addr));
     // Nothing was accepted until now, so all these connections have waited through three changes of the steering program.
-    let got = taken(&mut shards);
+    let got = accepted_by_shard(&mut shards);
     assert_eq!(got.iter().sum::<usize>(), clients.len(), "{got:?}");
     for client in &clients {
         client.set_nonblocking(true).unwrap();
@@ -96,22 +96,22 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
     }
 
     let _more = crowd(addr);
-    let got = taken(&mut shards);
+    let got = accepted_by_shard(&mut shards);
     assert!(got[0] == 0 && got[1] > 0 && got[2] > 0, "{got:?}");
-    assert_eq!(shards[2].say(ROOM), Level::Full);
+    assert_eq!(shards[2].report_connections(ROOM), Level::Full);
     let _more = crowd(addr);
-    assert_eq!(taken(&mut shards), [0, CROWD, 0]);
+    assert_eq!(accepted_by_shard(&mut shards), [0, CROWD, 0]);
 
     // All shards are full, so each must refuse its share of the connections.
-    assert_eq!(shards[1].say(ROOM), Level::Full);
+    assert_eq!(shards[1].report_connections(ROOM), Level::Full);
     let _more = crowd(addr);
-    let got = taken(&mut shards);
+    let got = accepted_by_shard(&mut shards);
     assert!(got.iter().all(|got| *got > 0), "{got:?}");
     for shard in &mut shards {
-        assert_eq!(shard.say(0), Level::Open);
+        assert_eq!(shard.report_connections(0), Level::Open);
     }
     let _more = crowd(addr);
-    let got = taken(&mut shards);
+    let got = accepted_by_shard(&mut shards);
     assert!(got.iter().all(|got| *got > 0), "{got:?}");
     shards
         .iter()
@@ -120,34 +120,37 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
 }
 
 #[test]
-fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
+fn free_places_are_kept_for_queued_connections_until_all_shards_are_full() {
     let (mut shards, addr) = shards(2);
     let near = ROOM - ROOM / 16;
-    assert_eq!(shards[0].say(near - 1), Level::Open);
-    assert_eq!(shards[0].say(near), Level::NearlyFull);
+    assert_eq!(shards[0].report_connections(near - 1), Level::Open);
+    assert_eq!(shards[0].report_connections(near), Level::NearlyFull);
     let _clients = crowd(addr);
-    assert_eq!(taken(&mut shards), [0, CROWD]);
-    assert_eq!(shards[1].say(near), Level::NearlyFull);
+    assert_eq!(accepted_by_shard(&mut shards), [0, CROWD]);
+    assert_eq!(shards[1].report_connections(near), Level::NearlyFull);
     let _clients = crowd(addr);
-    let got = taken(&mut shards);
+    let got = accepted_by_shard(&mut shards);
     assert!(got.iter().all(|got| *got > 0), "{got:?}");
-    assert_eq!(shards[1].say(ROOM - ROOM / 32), Level::QueueOnly);
+    assert_eq!(
+        shards[1].report_connections(ROOM - ROOM / 32),
+        Level::QueueOnly
+    );
     let _clients = crowd(addr);
-    assert_eq!(taken(&mut shards), [CROWD, 0]);
-    assert_eq!(shards[1].say(ROOM), Level::Full);
+    assert_eq!(accepted_by_shard(&mut shards), [CROWD, 0]);
+    assert_eq!(shards[1].report_connections(ROOM), Level::Full);
     let _clients = crowd(addr);
-    assert_eq!(taken(&mut shards), [CROWD, 0]);
+    assert_eq!(accepted_by_shard(&mut shards), [CROWD, 0]);
     // The level does not change at the first free place. Otherwise the group would be told of every change.
-    assert_eq!(shards[1].say(ROOM - 1), Level::Full);
-    assert_eq!(shards[0].say(near - 1), Level::NearlyFull);
-    assert_eq!(shards[0].say(near - ROOM / 16), Level::Open);
+    assert_eq!(shards[1].report_connections(ROOM - 1), Level::Full);
+    assert_eq!(shards[0].report_connections(near - 1), Level::NearlyFull);
+    assert_eq!(shards[0].report_connections(near - ROOM / 16), Level::Open);
     for fd in shards.iter().flat_map(|shard| &shard.open) {
         socket::close(*fd);
     }
 }
 
 #[test]
-fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
+fn closing_listeners_accept_their_queue_and_no_further_connection() {
     let (mut shards, addr) = shards(1);
     let shard = &mut shards[0];
     let waiting = crowd(addr);
@@ -156,7 +159,7 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     // Only a timeout can show that no connection is accepted.
     let blocked = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
     assert_eq!(blocked.unwrap_err().kind(), ErrorKind::TimedOut);
-    assert_eq!(shard.take(), waiting.len());
+    assert_eq!(shard.accept_all(), waiting.len());
     shard.acceptor.close();
     assert!(late.join().unwrap().is_err(), "it tries again elsewhere");
     assert!(TcpStream::connect(addr).is_err());

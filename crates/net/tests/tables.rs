@@ -47,7 +47,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_parted_table_holds_what_is_kept_and_nothing_else(
+    fn separate_descriptor_table_holds_only_the_kept_descriptors(
         order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(),
         kept in 0..=12_usize,
         twice in any::<bool>(),
@@ -133,7 +133,7 @@ fn a_close_in_one_table_does_not_disturb_the_other() {
 }
 
 #[test]
-fn a_thread_that_ends_closes_its_own_table_only() {
+fn end_of_a_thread_closes_only_its_own_table() {
     let kept = TcpListener::bind(loopback()).unwrap();
     let (tell, told) = mpsc::channel();
     let fd = fd_of(&kept);
@@ -164,7 +164,7 @@ fn a_thread_that_ends_closes_its_own_table_only() {
 }
 
 #[test]
-fn a_parted_thread_inherits_no_listener() {
+fn thread_with_its_own_table_inherits_no_listener() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let addr = listener.local_addr().unwrap();
     let fd = fd_of(&listener);
@@ -190,7 +190,7 @@ fn a_parted_thread_inherits_no_listener() {
 }
 
 #[test]
-fn the_limit_is_the_hard_one() {
+fn descriptor_limit_is_raised_to_the_hard_limit() {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits
         .lines()

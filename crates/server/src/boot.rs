@@ -58,7 +58,9 @@ pub fn serve(
     let node = this_node(&addresses, admin_listener.as_ref());
     let revoked = lifecycle::revoke::read_revoked(&effective, None).map_err(anyhow::Error::msg)?;
     let pusher_apps = pusher_apps::read(&file.pusher_apps).map_err(|faults| {
-        let lines = faults.iter().map(|(key, what)| format!("{key}: {what}"));
+        let lines = faults
+            .iter()
+            .map(|(key, message)| format!("{key}: {message}"));
         anyhow::anyhow!(lines.collect::<Vec<_>>().join("\n"))
     })?;
     let new_world = |identity: state::StateIdentity| {
@@ -206,7 +208,7 @@ fn endpoint_faults(file: &File) -> Vec<anyhow::Error> {
     let faults = of_webhooks.into_iter().chain(of_backends).chain(of_apps);
     let faults = faults.flatten();
     faults
-        .map(|(key, what)| anyhow::anyhow!("{key}: {what}"))
+        .map(|(key, message)| anyhow::anyhow!("{key}: {message}"))
         .collect()
 }
 

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => tools::cluster::run(&args),
         Command::Log(args) => tools::log::run(&args),
         Command::Completions { shell } => manual::completions(shell).map(success),
-        Command::Man { directory } => manual::pages(&directory).map(success),
+        Command::Man { directory } => manual::write_man_pages(&directory).map(success),
     };
     match done {
         Ok(code) => code,
@@ -101,9 +101,9 @@ fn abort_on_panic() {
 }
 
 /// Logs why `RUST_LOG` is ignored.
-fn warn_of_ignored(why: Option<&str>) {
-    if let Some(why) = why {
-        tracing::warn!("{why}");
+fn warn_of_ignored(reason: Option<&str>) {
+    if let Some(reason) = reason {
+        tracing::warn!("{reason}");
     }
 }
 

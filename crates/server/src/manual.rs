@@ -19,19 +19,19 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 }
 
 /// Writes a man page for the program, and one for each of its commands.
-pub fn pages(directory: &Path) -> anyhow::Result<()> {
-    let what = || format!("cannot write man pages into {}", directory.display());
-    std::fs::create_dir_all(directory).with_context(what)?;
+pub fn write_man_pages(directory: &Path) -> anyhow::Result<()> {
+    let error_context = || format!("cannot write man pages into {}", directory.display());
+    std::fs::create_dir_all(directory).with_context(error_context)?;
     let mut program = Cli::program().disable_help_subcommand(true);
     program.build();
-    page(&program, directory).with_context(what)
+    write_man_page(&program, directory).with_context(error_context)
 }
 
-fn page(command: &Command, directory: &Path) -> io::Result<()> {
+fn write_man_page(command: &Command, directory: &Path) -> io::Result<()> {
     for command in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-        page(command, directory)?;
+        write_man_page(command, directory)?;
     }
-    let below = command.get_after_help().map(ToString::to_string);
+    let after_help = command.get_after_help().map(ToString::to_string);
     let mut text = Vec::new();
     let man = Man::new(command.clone().after_help(None::<&str>))
         .source(concat!("crore ", env!("CARGO_PKG_VERSION")));
@@ -43,14 +43,14 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
     }
-    text.extend_from_slice(sections(&below.unwrap_or_default()).as_bytes());
+    text.extend_from_slice(sections(&after_help.unwrap_or_default()).as_bytes());
     std::fs::write(directory.join(man.get_filename()), text)
 }
 
 /// The text below a command's flags, in roff, as the sections NOTES and EXAMPLES. Line ends are kept.
-fn sections(below: &str) -> String {
+fn sections(after_help: &str) -> String {
     let (mut notes, mut examples, mut is_example) = (String::new(), String::new(), false);
-    for line in below.lines() {
+    for line in after_help.lines() {
         match line {
             "Examples:" => is_example = true,
             "" if is_example && !examples.is_empty() => is_example = false,
@@ -68,7 +68,7 @@ fn sections(below: &str) -> String {
 /// A line, escaped so that roff shows it unchanged.
 fn literal(line: &str) -> String {
     // Roff would replace these characters with typographic ones, which shells do not accept.
-    let signs = [
+    let escapes = [
         ("\\", "\\e"),
         ("-", "\\-"),
         ("'", "\\(aq"),
@@ -76,7 +76,7 @@ fn literal(line: &str) -> String {
         ("~", "\\(ti"),
         ("^", "\\(ha"),
     ];
-    let line = signs.iter().fold(line.to_string(), |line, (sign, name)| {
+    let line = escapes.iter().fold(line.to_string(), |line, (sign, name)| {
         line.replace(sign, name)
     });
     // A dot at the start of a line begins a roff request.

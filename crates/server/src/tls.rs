@@ -95,32 +95,32 @@ pub fn file(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
-    let (key, path, what, remedy) = match error {
-        ConfigError::Certificate(what) => (
+    let (key, path, message, remedy) = match error {
+        ConfigError::Certificate(message) => (
             "tls.certificate",
             &tls.certificate,
-            what,
+            message,
             "name a PEM file with the certificate and those between it and a root",
         ),
-        ConfigError::Key(what) => (
+        ConfigError::Key(message) => (
             "tls.key",
             &tls.key,
-            what,
+            message,
             "name a PEM file with a private key without a passphrase",
         ),
-        ConfigError::Pair(what) => (
+        ConfigError::Pair(message) => (
             "tls.key",
             &tls.key,
-            what,
+            message,
             "name the key of the first certificate in tls.certificate",
         ),
-        ConfigError::Clients(what) => (
+        ConfigError::Clients(message) => (
             "tls.client_ca",
             &tls.client_ca,
-            what,
+            message,
             "name a PEM file with the roots of clients' certificates",
         ),
-        ConfigError::Other(what) => return anyhow::anyhow!("tls: {what}"),
+        ConfigError::Other(message) => return anyhow::anyhow!("tls: {message}"),
     };
-    anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
+    anyhow::anyhow!("{key}: {}: {message}; {remedy}", path.display())
 }

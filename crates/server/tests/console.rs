@@ -76,7 +76,7 @@ fn the_page_may_load_its_own_files_and_nothing_else_and_is_asked_for_again() {
 }
 
 #[test]
-fn a_tail_gives_what_is_published_and_goes_on_after_a_position() {
+fn tail_streams_published_messages_and_resumes_after_a_position() {
     let server = Server::with_admin("");
     let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a%2Fb%20c", "");
     await_line(&mut tail, "id: ");
@@ -102,7 +102,7 @@ fn a_tail_gives_what_is_published_and_goes_on_after_a_position() {
 }
 
 #[test]
-fn a_tail_of_nothing_of_two_things_or_of_no_topic_is_refused_in_words() {
+fn tail_without_exactly_one_valid_topic_or_filter_is_refused() {
     let server = Server::with_admin("");
     for (query, words) in [
         ("", "topic= or filter="),
@@ -134,7 +134,7 @@ fn tail_of_the_operator_works_where_nobody_may_subscribe() {
 }
 
 #[test]
-fn the_console_needs_no_token_and_what_it_asks_for_does() {
+fn console_files_need_no_token_and_its_requests_do() {
     let server = Server::with_admin("[admin]\ntoken = \"0123456789abcdef\"\n");
     let page = answer(server.admin(), "GET /", "");
     assert!(page.starts_with("HTTP/1.0 200"), "{page}");

@@ -64,7 +64,7 @@ fn read_all(streams: &mut [TcpStream]) -> usize {
 }
 
 #[test]
-fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
+fn memory_of_a_burst_is_returned_to_the_system() {
     let server = Server::with_admin(
         "[limits]\noutbox_bytes = '2 MiB'\nmemory_bytes = '512 MiB'\nsend_buffer_bytes = 16384\n",
     );

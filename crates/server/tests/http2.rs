@@ -353,7 +353,7 @@ fn a_stream_that_its_client_resets_ends_its_subscription() {
 }
 
 #[test]
-fn stream_without_a_window_falls_back_to_the_log_and_holds_up_no_other() {
+fn stream_without_a_window_falls_back_to_the_log_and_delays_no_other() {
     let server = Server::with(&format!(
         "{ON}[limits]\noutbox_bytes = 20000\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n"
     ));
@@ -381,7 +381,7 @@ fn stream_without_a_window_falls_back_to_the_log_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_websocket_is_a_stream() {
+fn websocket_runs_over_a_stream() {
     let server = Server::with(ON);
     let mut client = Http2::open(&server);
     let fields = [(":protocol", "websocket"), ("sec-websocket-version", "13")];
@@ -700,7 +700,7 @@ fn a_window_of_one_byte_brings_the_whole_answer() {
 }
 
 #[test]
-fn a_body_in_frames_of_one_byte_is_a_body_like_any() {
+fn body_in_frames_of_one_byte_is_published() {
     let server = Server::with(ON);
     let mut client = Http2::open(&server);
     let waiting = client.get("/sub/news", &[]);
@@ -717,7 +717,7 @@ fn a_body_in_frames_of_one_byte_is_a_body_like_any() {
 }
 
 #[test]
-fn made_up_dependencies_change_nothing() {
+fn stream_dependencies_are_ignored() {
     let server = Server::with(ON);
     let mut client = Http2::open(&server);
     // Streams that depend on each other in a circle, alone on one that does not exist, and on one that is not open yet.
@@ -751,7 +751,7 @@ fn streams_past_the_limit_are_refused() {
 }
 
 #[test]
-fn a_connection_whose_client_closes_its_side_ends_with_its_event_streams() {
+fn half_closed_connection_ends_with_its_event_streams() {
     let server = Server::with(ON);
     let mut client = Http2::open(&server);
     client.events("news");
@@ -762,7 +762,7 @@ fn a_connection_whose_client_closes_its_side_ends_with_its_event_streams() {
 }
 
 #[test]
-fn a_client_that_closes_its_side_gets_the_answers_that_another_thread_gives() {
+fn half_closed_client_gets_answers_that_were_still_due() {
     let server = Server::with(&format!(
         "{ON}[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n"
     ));
@@ -809,7 +809,7 @@ fn connection_past_the_memory_limit_of_a_head_is_answered_431() {
 }
 
 #[test]
-fn drain_asks_for_no_more_streams_and_ends_those_that_are_open() {
+fn drain_sends_goaway_and_ends_open_streams() {
     let server = Server::with(&format!("{ON}[drain]\ndeadline_s = 10\n"));
     let mut client = Http2::open(&server);
     let stream = client.events("news");

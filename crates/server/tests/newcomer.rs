@@ -74,7 +74,7 @@ fn names_of_the_loopback_may_stand_for_its_addresses() {
 }
 
 #[test]
-fn settings_that_are_nearly_right_are_told_how() {
+fn nearly_right_settings_get_a_suggestion() {
     let table: &[(&str, &[&str])] = &[
         (
             "listen = 'localhost'",
@@ -139,7 +139,7 @@ fn settings_that_are_nearly_right_are_told_how() {
 }
 
 #[test]
-fn a_rule_that_none_of_its_topics_reaches_is_told_and_no_fault() {
+fn unreachable_rule_is_a_warning_and_no_error() {
     let rules = ["chat/#", "news", "chat/+/room", "#", "$own/x"];
     let rules = rules.map(|filter| format!("[[rule]]\nmatch = '{filter}'\n"));
     let output = check(&rules.concat(), &[]);
@@ -155,7 +155,7 @@ fn a_rule_that_none_of_its_topics_reaches_is_told_and_no_fault() {
 }
 
 #[test]
-fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
+fn check_reads_the_files_that_the_settings_name_and_changes_nothing() {
     let parent =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{}", std::process::id()));
     std::fs::create_dir_all(&parent).expect("a directory");
@@ -253,7 +253,7 @@ fn examples_in_the_help_are_not_wrapped() {
 }
 
 #[test]
-fn a_disconnect_names_one_way_to_choose_connections() {
+fn disconnect_command_needs_a_selection() {
     let output = run(&["admin", "disconnect", "--help"]);
     let usage = "admin disconnect [OPTIONS] <ID|--user <USER>|--address <IP>|--filter <TOPIC>|--transport <TRANSPORT>|--slow>\n";
     assert!(
@@ -322,7 +322,7 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
 }
 
 #[test]
-fn topics_that_are_hardly_meant_are_doubted() {
+fn suspicious_topics_are_refused_with_a_hint() {
     // Nobody listens on port 1. The error about the topic comes before a connection is tried.
     for (args, words) in [
         (

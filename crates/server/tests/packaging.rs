@@ -155,7 +155,7 @@ fn open_quote<'t>(shell: &str, text: &'t str) -> Option<&'t str> {
 }
 
 #[test]
-fn a_quote_that_nothing_closes_is_found() {
+fn unclosed_quote_is_found() {
     for good in ["a 'b' \"c'd\"", "# don't\n'a'", "'\\'' \\' \"\\\"\""] {
         assert_eq!(open_quote("zsh", good), None, "{good}");
     }

@@ -95,7 +95,7 @@ impl Side {
                 self.table.unacknowledged(conn) > 0
                     || unacknowledged.contains(&self.table.state(conn))
             }
-            None => self.table.busy() > 0,
+            None => self.table.transfer_count() > 0,
         }
     }
 }
@@ -269,7 +269,7 @@ impl TcpConnection {
             let (gone, other) = (&self.sides[side], &self.sides[1 - side]);
             let state = other.conn.map(|conn| other.table.state(conn));
             let is_open = state.is_some_and(State::may_receive);
-            gone.is_closed && gone.table.busy() == 0 && is_open
+            gone.is_closed && gone.table.transfer_count() == 0 && is_open
         })
     }
 

@@ -321,7 +321,7 @@ fn seeds_that_found_something_pass() {
 }
 
 #[test]
-fn a_fixed_set_passes_and_meets_everything() {
+fn fixed_set_contains_and_overlaps_everything() {
     run::catch_panics();
     let mut coverage = Coverage::default();
     for seed in 0..SEEDS {
@@ -355,7 +355,7 @@ fn connections_over_our_tcp_keep_every_promise() {
 }
 
 #[test]
-fn a_seed_means_the_same_run() {
+fn seed_determines_the_run() {
     let trace = |seed| {
         let plan = crore_sim::Plan::new(seed);
         let steps = plan.steps(seed, STEPS);

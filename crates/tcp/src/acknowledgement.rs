@@ -4,24 +4,24 @@
 //! only below it.
 
 use crate::account::Account;
-use crate::busy::Busy;
 use crate::packet::{Head, Options};
 use crate::planted::{self, Fault};
 use crate::row::{Conn, NONE, Row, State, flags};
 use crate::sequence::{is_after, is_from};
 use crate::table::Table;
 use crate::timers::NEVER;
+use crate::transfer::Transfer;
 
 /// Acknowledgements of nothing new after which a segment is lost, if the peer has no selective ones (RFC 5681 §3.2).
 const DUPLICATES: u8 = 3;
 
-/// What an acknowledgement says, and what was known before it.
-struct News {
-    /// What it acknowledges.
-    ack: u32,
-    /// The first number that was not acknowledged, and the next one to send.
-    first: u32,
-    next: u32,
+/// An acknowledgement, and what was known before it.
+struct Acknowledgement {
+    /// The sequence number up to which it acknowledges.
+    number: u32,
+    /// The first sequence number that was not acknowledged, and the next one to send.
+    first_unacknowledged: u32,
+    send_next: u32,
     /// The bytes of data of a full segment.
     segment_bytes: u32,
     /// Whether it repeats the acknowledgement before it, without data and with the same window.
@@ -32,10 +32,10 @@ struct News {
     had_sacked: bool,
 }
 
-impl News {
+impl Acknowledgement {
     /// Whether it acknowledges something for the first time.
     fn is_new(&self) -> bool {
-        is_after(self.ack, self.first)
+        is_after(self.number, self.first_unacknowledged)
     }
 }
 
@@ -64,29 +64,29 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.take_window(id, head, is_new);
         }
         let window = self.rows[id as usize].send_window;
-        if self.rows[id as usize].busy != NONE {
+        if self.rows[id as usize].transfer != NONE {
             let is_duplicate = ack == first && bytes == 0 && window == window_before;
             self.take_acks(id, head, is_duplicate, now_us);
         }
-        if window > window_before && self.rows[id as usize].busy != NONE {
-            self.reopened(id, window_before);
+        if window > window_before && self.rows[id as usize].transfer != NONE {
+            self.handle_reopened_window(id, window_before);
         }
         self.after_ack(id);
         self.rows[id as usize].state != State::Closed
     }
 
     /// The peer's window has grown. What was sent while it was closed has been dropped, so it is sent again without a wait for the timeout.
-    fn reopened(&mut self, id: u32, window_before: u32) {
+    fn handle_reopened_window(&mut self, id: u32, window_before: u32) {
         let bytes = self.rows[id as usize].data_bytes();
-        if let Some(busy) = self.busy_of(id)
-            && busy.backoff > 0
-            && !busy.board.is_empty()
+        if let Some(transfer) = self.transfer_of(id)
+            && transfer.backoff > 0
+            && !transfer.scoreboard.is_empty()
             && window_before < bytes
         {
-            busy.board.forget();
-            (busy.backoff, busy.wait_us) = (0, NEVER);
+            transfer.scoreboard.forget();
+            (transfer.backoff, transfer.timer_us) = (0, NEVER);
         }
-        self.touch(id);
+        self.queue_to_send(id);
     }
 
     /// Takes the peer's window from a segment that is not older than the one that set it (RFC 9293 §3.10.7.4).
@@ -96,53 +96,55 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         // Of two segments with the same numbers the one with the larger window was sent later. After a timeout this is the answer to a
         // retransmission: a peer without memory takes back its window.
         let has_timed_out = self
-            .busy
-            .get(row.busy as usize)
-            .is_some_and(|busy| busy.backoff > 0);
+            .transfers
+            .get(row.transfer as usize)
+            .is_some_and(|transfer| transfer.backoff > 0);
         let is_later = is_after(head.sequence, row.window_set_by)
             || head.sequence == row.window_set_by && (window > row.send_window || has_timed_out);
         if is_new || is_later {
             row.send_window = window;
             row.window_set_by = head.sequence;
         }
-        if let Some(busy) = self.busy_of(id) {
-            busy.largest_window = busy.largest_window.max(window);
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer.largest_window = transfer.largest_window.max(window);
         }
     }
 
     /// Takes from the scoreboard what has arrived, finds what is lost, and adjusts the congestion window.
     fn take_acks(&mut self, id: u32, head: &Head, is_duplicate: bool, now_us: u64) {
         let row = &mut self.rows[id as usize];
-        let Some(busy) = self.busy.get_mut(row.busy as usize) else {
+        let Some(transfer) = self.transfers.get_mut(row.transfer as usize) else {
             return;
         };
-        if busy.board.is_empty() {
+        if transfer.scoreboard.is_empty() {
             return;
         }
-        let news = News {
-            ack: head.acknowledged,
-            first: row.unacknowledged,
-            next: row.send_next,
+        let ack = Acknowledgement {
+            number: head.acknowledged,
+            first_unacknowledged: row.unacknowledged,
+            send_next: row.send_next,
             segment_bytes: row.data_bytes(),
             is_duplicate,
-            flight: busy.board.in_flight(),
-            had_sacked: busy.board.sacked() > 0,
+            flight: transfer.scoreboard.in_flight(),
+            had_sacked: transfer.scoreboard.sacked() > 0,
         };
-        let is_repeat = take_arrivals(row, busy, &head.options, &news, now_us);
-        if news.is_new() {
-            let freed = advance(row, busy, &news, now_us);
+        let is_repeat = take_arrivals(row, transfer, &head.options, &ack, now_us);
+        if ack.is_new() {
+            let freed = advance(row, transfer, &ack, now_us);
             if freed > 0 && !planted::is_planted(Fault::NeverReleased) {
                 self.account.release(Conn(id), freed);
             }
         }
-        end_loss_probe(busy, &news, is_repeat);
-        if find_losses(row, busy, &news, now_us) {
-            let segment_bytes = news.segment_bytes;
-            busy.congestion.lost(news.flight, news.next, segment_bytes);
+        end_loss_probe(transfer, &ack, is_repeat);
+        if find_losses(row, transfer, &ack, now_us) {
+            let segment_bytes = ack.segment_bytes;
+            transfer
+                .congestion
+                .lost(ack.flight, ack.send_next, segment_bytes);
         }
-        self.touch(id);
-        if news.is_new() {
-            self.list(id);
+        self.queue_to_send(id);
+        if ack.is_new() {
+            self.queue_event(id);
         }
     }
 
@@ -156,7 +158,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             State::FinWait1 => self.rows[id as usize].state = State::FinWait2,
             State::Closing => {
                 self.change_state(id, State::TimeWait);
-                self.touch(id);
+                self.queue_to_send(id);
             }
             State::LastAck => self.end(id, None),
             _ => {}
@@ -176,94 +178,108 @@ fn is_repeat_report(options: &Options, ack: u32) -> bool {
 /// Takes from the scoreboard what has arrived, with the samples of the round trip. Returns whether the peer says that bytes have arrived twice.
 fn take_arrivals<H>(
     row: &mut Row,
-    busy: &mut Busy<H>,
+    transfer: &mut Transfer<H>,
     options: &Options,
-    news: &News,
+    ack: &Acknowledgement,
     now_us: u64,
 ) -> bool {
-    let (mut sample, mut rack) = (None, busy.rack);
+    let (mut sample, mut rack) = (None, transfer.rack);
     let mut arrived = |segment: &_| {
         if let Some(rtt_us) = rack.arrived(segment, now_us) {
             sample = Some(rtt_us);
         }
     };
-    busy.board.acknowledge(news.ack, &mut arrived);
+    transfer.scoreboard.acknowledge(ack.number, &mut arrived);
     let mut is_repeat = false;
     if row.is(flags::SACK) {
-        is_repeat = is_repeat_report(options, news.ack);
+        is_repeat = is_repeat_report(options, ack.number);
         // In their order, so that only what overtook others in the network counts as reordered. A report of a repetition changes nothing here:
         // it is before the others, or within one of them.
-        for range in options.sacks.sorted(news.ack).list() {
-            let is_ahead = is_from(range.0, news.ack) && is_from(news.next, range.1);
+        for range in options.sacks.sorted(ack.number).list() {
+            let is_ahead = is_from(range.0, ack.number) && is_from(ack.send_next, range.1);
             if is_after(range.1, range.0) && is_ahead {
-                busy.board.sack(*range, &mut arrived);
+                transfer.scoreboard.sack(*range, &mut arrived);
             }
         }
     }
-    busy.rack = rack;
+    transfer.rack = rack;
     if let Some(rtt_us) = sample {
         row.rtt.sample(rtt_us);
     }
     if is_repeat {
-        busy.rack.was_needless();
+        transfer.rack.was_needless();
     }
     is_repeat
 }
 
 /// Forgets the bytes that are acknowledged, and lets the congestion window grow. Returns the number of bytes.
-fn advance<H: AsRef<[u8]>>(row: &mut Row, busy: &mut Busy<H>, news: &News, now_us: u64) -> usize {
-    row.unacknowledged = news.ack;
-    (busy.backoff, busy.duplicates) = (0, 0);
-    busy.wait_us = NEVER;
-    busy.progress_us = now_us;
+fn advance<H: AsRef<[u8]>>(
+    row: &mut Row,
+    transfer: &mut Transfer<H>,
+    ack: &Acknowledgement,
+    now_us: u64,
+) -> usize {
+    row.unacknowledged = ack.number;
+    (transfer.backoff, transfer.duplicates) = (0, 0);
+    transfer.timer_us = NEVER;
+    transfer.progress_us = now_us;
     // A window that is not used says nothing about the path.
-    if news.flight >= busy.congestion.window / 2 {
-        let bytes = news.ack.wrapping_sub(news.first);
-        busy.congestion.acknowledged(bytes, news.segment_bytes);
+    if ack.flight >= transfer.congestion.window / 2 {
+        let bytes = ack.number.wrapping_sub(ack.first_unacknowledged);
+        transfer.congestion.acknowledged(bytes, ack.segment_bytes);
     }
-    let recovery = busy.congestion.recovery;
-    if recovery.is_some_and(|end| is_from(news.ack, end)) {
-        busy.congestion.recovery = None;
+    let recovery = transfer.congestion.recovery;
+    if recovery.is_some_and(|end| is_from(ack.number, end)) {
+        transfer.congestion.recovery = None;
     }
     let until = match planted::is_planted(Fault::FreedTooMuch) {
-        true => news.ack.wrapping_add(700),
-        false => news.ack,
+        true => ack.number.wrapping_add(700),
+        false => ack.number,
     };
-    busy.send.release(until)
+    transfer.send.release(until)
 }
 
 /// Marks the segments that are lost. Returns whether there was one.
-fn find_losses<H>(row: &Row, busy: &mut Busy<H>, news: &News, now_us: u64) -> bool {
-    let is_recovering = busy.congestion.recovery.is_some();
+fn find_losses<H>(
+    row: &Row,
+    transfer: &mut Transfer<H>,
+    ack: &Acknowledgement,
+    now_us: u64,
+) -> bool {
+    let is_recovering = transfer.congestion.recovery.is_some();
     if row.is(flags::SACK) {
-        let has_sacked = busy.board.sacked() > 0 || news.had_sacked;
-        let is_waiting = busy.rack.timeout_us.is_some();
+        let has_sacked = transfer.scoreboard.sacked() > 0 || ack.had_sacked;
+        let is_waiting = transfer.rack.timeout_us.is_some();
         return (has_sacked || is_recovering || is_waiting)
-            && busy
+            && transfer
                 .rack
-                .detect(&mut busy.board, &row.rtt, is_recovering, now_us);
+                .detect(&mut transfer.scoreboard, &row.rtt, is_recovering, now_us);
     }
-    if news.is_duplicate {
-        busy.duplicates = busy.duplicates.saturating_add(1);
+    if ack.is_duplicate {
+        transfer.duplicates = transfer.duplicates.saturating_add(1);
     }
     // The acknowledgement of a part in a recovery shows the next loss (RFC 6582).
-    (busy.duplicates == DUPLICATES && !is_recovering || news.is_new() && is_recovering)
-        && busy.board.mark_lost(|segment| segment.start == news.ack)
+    (transfer.duplicates == DUPLICATES && !is_recovering || ack.is_new() && is_recovering)
+        && transfer
+            .scoreboard
+            .mark_lost(|segment| segment.start == ack.number)
 }
 
 /// Ends a loss probe that was acknowledged. If it repaired a loss, this loss counts as congestion (RFC 8985 §7.4).
-fn end_loss_probe<H>(busy: &mut Busy<H>, news: &News, is_repeat: bool) {
-    let Some(probe) = busy.loss_probe else {
+fn end_loss_probe<H>(transfer: &mut Transfer<H>, ack: &Acknowledgement, is_repeat: bool) {
+    let Some(probe) = transfer.loss_probe else {
         return;
     };
-    if !is_from(news.ack, probe.end) {
+    if !is_from(ack.number, probe.end) {
         return;
     }
-    if !probe.is_again || is_repeat || news.is_duplicate {
-        busy.loss_probe = None;
-    } else if is_after(news.ack, probe.end) {
-        busy.loss_probe = None;
-        let window = busy.congestion.window;
-        busy.congestion.lost(window, news.next, news.segment_bytes);
+    if !probe.is_retransmission || is_repeat || ack.is_duplicate {
+        transfer.loss_probe = None;
+    } else if is_after(ack.number, probe.end) {
+        transfer.loss_probe = None;
+        let window = transfer.congestion.window;
+        transfer
+            .congestion
+            .lost(window, ack.send_next, ack.segment_bytes);
     }
 }

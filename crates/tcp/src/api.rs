@@ -23,7 +23,7 @@ pub struct Readiness {
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Bytes(usize),
     /// The peer has ended its stream.
     End,
@@ -36,7 +36,7 @@ pub enum Received {
 /// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// So many bytes were taken, at least one.
+    /// This many bytes were taken, at least one.
     Bytes(usize),
     /// There is no room for bytes now.
     Again,
@@ -88,7 +88,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             }
             row.token = token;
             row.set(flags::OPEN | flags::READ);
-            self.list(id);
+            self.queue_event(id);
             return Some(Conn(id));
         }
         None
@@ -111,7 +111,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             // The row may be another connection's by now.
             if row.is(flags::BLOCKED) {
                 row.clear(flags::BLOCKED);
-                self.list(id);
+                self.queue_event(id);
             }
         }
     }
@@ -128,8 +128,10 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
 
     /// Bytes that were sent and are not acknowledged, or not sent yet.
     pub fn unacknowledged(&self, conn: Conn) -> u32 {
-        let busy = self.busy.get(self.rows[conn.0 as usize].busy as usize);
-        busy.map_or(0, |busy| busy.send.len())
+        let transfer = self
+            .transfers
+            .get(self.rows[conn.0 as usize].transfer as usize);
+        transfer.map_or(0, |transfer| transfer.send.len())
     }
 
     /// Gives a connection that has not exchanged data a receive buffer of its own size, `1 << log2` bytes, of which `log2` is at most 30.
@@ -144,18 +146,19 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         row.clear(flags::READ | flags::WRITE);
         row.set(flags::OPEN);
         row.set(if read { flags::READ } else { 0 } | if write { flags::WRITE } else { 0 });
-        self.list(conn.0);
+        self.queue_event(conn.0);
     }
 
     /// The readiness of a connection.
     fn readiness(&self, id: u32) -> Readiness {
         let row = &self.rows[id as usize];
-        let busy = self.busy.get(row.busy as usize);
+        let transfer = self.transfers.get(row.transfer as usize);
         let is_over = row.state == State::Closed;
         let is_end = row.is(flags::PEER_FIN);
-        let unread = busy.is_some_and(|busy| busy.receive.unread() > 0);
+        let unread = transfer.is_some_and(|transfer| transfer.receive.unread() > 0);
         // Not for every byte that becomes free.
-        let room = busy.is_none_or(|busy| busy.send.len() <= self.config.send_bytes / 3 * 2);
+        let room =
+            transfer.is_none_or(|transfer| transfer.send.len() <= self.config.send_bytes / 3 * 2);
         let is_open = !matches!(row.state, State::SynSent | State::SynReceived);
         let reads = row.is(flags::READ);
         Readiness {
@@ -199,12 +202,12 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         if let Some(failure) = row.failure {
             return Received::Failed(failure);
         }
-        let (place, is_end) = (row.busy as usize, row.is(flags::PEER_FIN));
+        let (place, is_end) = (row.transfer as usize, row.is(flags::PEER_FIN));
         let is_over = row.state == State::Closed;
         let count = self
-            .busy
+            .transfers
             .get_mut(place)
-            .map_or(0, |busy| busy.receive.take(buffer));
+            .map_or(0, |transfer| transfer.receive.take(buffer));
         if count == 0 {
             return if is_end || is_over {
                 Received::End
@@ -221,15 +224,17 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             // The peer learns that there is room again.
             self.acknowledge(id);
         } else {
-            self.tidy(id);
+            self.release_if_idle(id);
         }
         Received::Bytes(count)
     }
 
     /// The number of bytes that can be read.
     pub fn readable(&self, conn: Conn) -> usize {
-        let busy = self.busy.get(self.rows[conn.0 as usize].busy as usize);
-        busy.map_or(0, |busy| busy.receive.unread())
+        let transfer = self
+            .transfers
+            .get(self.rows[conn.0 as usize].transfer as usize);
+        transfer.map_or(0, |transfer| transfer.receive.unread())
     }
 
     /// Takes bytes to send, perhaps only some of them.
@@ -257,13 +262,15 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             }
             return Sent::Again;
         }
-        let place = self.make_busy(id, now_us) as usize;
+        let place = self.ensure_transfer(id, now_us) as usize;
         let is_shared = count >= self.config.share_bytes;
         match part {
-            Part::Shared(handle) if is_shared => self.busy[place].send.share(handle.clone(), count),
-            _ => self.busy[place].send.copy(&bytes[..count]),
+            Part::Shared(handle) if is_shared => {
+                self.transfers[place].send.share(handle.clone(), count)
+            }
+            _ => self.transfers[place].send.copy(&bytes[..count]),
         }
-        self.touch(id);
+        self.queue_to_send(id);
         Sent::Bytes(count)
     }
 
@@ -279,8 +286,8 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             _ => return,
         };
         row.set(flags::FIN);
-        self.make_busy(id, now_us);
-        self.touch(id);
+        self.ensure_transfer(id, now_us);
+        self.queue_to_send(id);
     }
 
     /// Closes a connection. Bytes that were sent are still delivered, unless bytes of the peer were not read: then the peer is told so by a
@@ -290,9 +297,9 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         let row = &mut self.rows[id as usize];
         row.clear(flags::OPEN);
         let has_unread = self
-            .busy
-            .get(row.busy as usize)
-            .is_some_and(|busy| busy.receive.held() > 0);
+            .transfers
+            .get(row.transfer as usize)
+            .is_some_and(|transfer| transfer.receive.held() > 0);
         match row.state {
             State::Closed => self.discard(id),
             State::SynSent => {
@@ -325,6 +332,6 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
 
     /// Whether a connection is idle: it costs only its row.
     pub fn is_idle(&self, conn: Conn) -> bool {
-        self.rows[conn.0 as usize].busy == NONE
+        self.rows[conn.0 as usize].transfer == NONE
     }
 }

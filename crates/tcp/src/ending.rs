@@ -9,7 +9,7 @@ use crate::cookie::COOKIE_GOOD_MS;
 use crate::orphans::is_orphan;
 use crate::planted::{self, Fault};
 use crate::row::{Failure, NONE, State, flags};
-use crate::table::{Device, Rest, Table};
+use crate::table::{Device, Remembered, Table};
 
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Ends a connection. Its row is free at once if the caller has closed it, and otherwise when the caller closes it. Received bytes can
@@ -20,29 +20,29 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if row.state == State::Closed {
             return;
         }
-        let must_rest = row.is(flags::BY_COOKIE)
-            && !row.is(flags::RESTING)
+        let must_remember = row.is(flags::BY_COOKIE)
+            && !row.is(flags::REMEMBERED)
             && !planted::is_planted(Fault::SpentCookie);
-        let rests = must_rest && self.rest_in_queue(id);
-        if !rests {
+        let is_remembered = must_remember && self.remember(id);
+        if !is_remembered {
             self.unlink(id);
         }
         self.change_state(id, State::Closed);
         let row = &mut self.rows[id as usize];
         row.failure = failure;
         row.clear(flags::ACK_NOW);
-        if !rests {
-            row.clear(flags::RESTING);
+        if !is_remembered {
+            row.clear(flags::REMEMBERED);
         }
-        if keeps_bytes && row.busy != NONE {
+        if keeps_bytes && row.transfer != NONE {
             self.drop_unsent(id);
-            self.tidy(id);
+            self.release_if_idle(id);
         } else {
-            self.release_busy(id);
+            self.release_transfer(id);
         }
         if !self.rows[id as usize].is(flags::ORPHAN) {
-            self.list(id);
-        } else if !rests {
+            self.queue_event(id);
+        } else if !is_remembered {
             self.free(id);
         }
     }
@@ -79,14 +79,14 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// A connection in TIME-WAIT has acknowledged the peer's FIN. It is over at once if nothing is to be remembered.
-    pub(crate) fn rest(&mut self, id: u32) {
-        if !self.rows[id as usize].is(flags::RESTING) && !self.rest_in_queue(id) {
+    pub(crate) fn enter_time_wait(&mut self, id: u32) {
+        if !self.rows[id as usize].is(flags::REMEMBERED) && !self.remember(id) {
             self.end(id, None);
         }
     }
 
     /// Remembers a connection that is over for a while. `false` if the settings say that none is remembered.
-    fn rest_in_queue(&mut self, id: u32) -> bool {
+    fn remember(&mut self, id: u32) -> bool {
         let mut remembered_ms = u64::from(self.config.time_wait_ms);
         if !self.listeners.is_empty() {
             // An old copy of the third packet would begin the connection once more.
@@ -98,12 +98,12 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if self.time_waits.len() >= self.config.time_waits
             && let Some(oldest) = self.time_waits.pop_front()
         {
-            self.rested(&oldest);
+            self.forget_if_same(&oldest);
         }
         let row = &mut self.rows[id as usize];
-        row.set(flags::RESTING);
+        row.set(flags::REMEMBERED);
         let receive_next = row.receive_next;
-        self.time_waits.push_back(Rest {
+        self.time_waits.push_back(Remembered {
             due_us: self.now_us + remembered_ms * 1_000,
             row: id,
             receive_next,
@@ -112,21 +112,21 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// Forgets a connection that was remembered long enough.
-    pub(crate) fn rested(&mut self, rest: &Rest) {
-        let row = &self.rows[rest.row as usize];
-        if row.is(flags::RESTING) && row.receive_next == rest.receive_next {
-            self.forget(rest.row);
+    pub(crate) fn forget_if_same(&mut self, remembered: &Remembered) {
+        let row = &self.rows[remembered.row as usize];
+        if row.is(flags::REMEMBERED) && row.receive_next == remembered.receive_next {
+            self.forget(remembered.row);
         }
     }
 
     /// Forgets a connection that is remembered.
     pub(crate) fn forget(&mut self, id: u32) {
         if self.rows[id as usize].state == State::TimeWait {
-            self.rows[id as usize].set(flags::RESTING);
+            self.rows[id as usize].set(flags::REMEMBERED);
             return self.end(id, None);
         }
         self.unlink(id);
-        self.rows[id as usize].clear(flags::RESTING);
+        self.rows[id as usize].clear(flags::REMEMBERED);
         if self.rows[id as usize].is(flags::ORPHAN) {
             self.free(id);
         }
@@ -136,16 +136,16 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     pub(crate) fn discard(&mut self, id: u32) {
         let row = &mut self.rows[id as usize];
         row.set(flags::ORPHAN);
-        if !row.is(flags::RESTING) {
+        if !row.is(flags::REMEMBERED) {
             self.free(id);
         } else {
-            self.release_busy(id);
+            self.release_transfer(id);
         }
     }
 
     /// Forgets the row of a connection that is over and that the caller has closed.
     pub(crate) fn free(&mut self, id: u32) {
-        self.release_busy(id);
+        self.release_transfer(id);
         let row = &mut self.rows[id as usize];
         // The lists may still name the row.
         row.flags &= flags::LISTED | flags::DIRTY | flags::BLOCKED;

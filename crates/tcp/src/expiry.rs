@@ -1,12 +1,12 @@
 //! What time brings: deadlines of busy connections, the end of TIME-WAIT, and a slow sweep over all rows.
 
 use crate::account::Account;
-use crate::busy::{LossProbe, Wait};
 use crate::packet::flag;
 use crate::row::{Conn, Failure, NONE, State, flags};
 use crate::sequence::{earlier, is_after};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;
+use crate::transfer::{LossProbe, Timer};
 
 /// The largest number of rows that a turn sweeps.
 const SWEEP_ROWS: u64 = 4_096;
@@ -25,16 +25,16 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         while let Some((due_us, place)) = self.timers.due(now_us) {
             self.expire(due_us, place, now_us, device);
         }
-        if self.timers.len() > 4 * self.busy.len() + TIMERS {
-            let busy = &self.busy;
+        if self.timers.len() > 4 * self.transfers.len() + TIMERS {
+            let transfers = &self.transfers;
             self.timers
-                .retain(|due_us, place| busy[place as usize].entry_us == due_us);
+                .retain(|due_us, place| transfers[place as usize].queued_us == due_us);
         }
         while let Some(waiting) = self.time_waits.front().copied()
             && waiting.due_us <= now_us
         {
             self.time_waits.pop_front();
-            self.rested(&waiting);
+            self.forget_if_same(&waiting);
         }
         if self.account.is_short() {
             self.free_memory(now_us, device);
@@ -59,29 +59,30 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn free_memory<D: Device>(&mut self, now_us: u64, device: &mut D) {
         let (hold_ms, short_ms) = (self.config.hold_ms, self.config.short_hold_ms);
         let early_us = u64::from(hold_ms.saturating_sub(short_ms)) * 1_000;
-        for _ in 0..PRESSED_PLACES.min(self.busy.len()) {
+        for _ in 0..PRESSED_PLACES.min(self.transfers.len()) {
             self.next_pressed = match self.next_pressed + 1 {
-                next if next < self.busy.len() => next,
+                next if next < self.transfers.len() => next,
                 _ => 0,
             };
-            let busy = &mut self.busy[self.next_pressed];
-            let id = busy.row;
+            let transfer = &mut self.transfers[self.next_pressed];
+            let id = transfer.row;
             if id == NONE {
                 continue;
             }
-            if busy.receive.has_gaps() {
-                let dropped = busy.receive.drop_ranges();
-                (busy.receive.fin, busy.gap_us) = (None, NEVER);
+            if transfer.receive.has_gaps() {
+                let dropped = transfer.receive.drop_ranges();
+                (transfer.receive.fin, transfer.gap_deadline_us) = (None, NEVER);
                 self.counters.bytes_dropped += dropped as u64;
                 self.account.release(Conn(id), dropped);
-                self.touch(id);
+                self.queue_to_send(id);
             }
-            let busy = &self.busy[self.next_pressed];
+            let transfer = &self.transfers[self.next_pressed];
             let row = &self.rows[id as usize];
-            let is_held = is_after(busy.hold_end, row.unacknowledged);
-            let is_late = busy.hold_us != NEVER && busy.hold_us <= now_us + early_us;
+            let is_held = is_after(transfer.ack_deadline_end, row.unacknowledged);
+            let is_late =
+                transfer.ack_deadline_us != NEVER && transfer.ack_deadline_us <= now_us + early_us;
             // Nobody counts a connection that the caller has closed any more, so it gives way much earlier.
-            let is_stuck = now_us.saturating_sub(busy.progress_us) > SHORT_ORPHAN_US;
+            let is_stuck = now_us.saturating_sub(transfer.progress_us) > SHORT_ORPHAN_US;
             if row.is(flags::ORPHAN) && is_stuck || is_held && is_late {
                 self.give_up(id, now_us, device);
             }
@@ -89,57 +90,65 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     fn expire<D: Device>(&mut self, due_us: u64, place: u32, now_us: u64, device: &mut D) {
-        let busy = &mut self.busy[place as usize];
-        if busy.entry_us != due_us {
+        let transfer = &mut self.transfers[place as usize];
+        if transfer.queued_us != due_us {
             // An earlier entry has replaced it.
             return;
         }
-        busy.entry_us = NEVER;
-        let id = busy.row;
+        transfer.queued_us = NEVER;
+        let id = transfer.row;
         if id == NONE {
             return;
         }
-        let next_us = busy.due_us();
+        let next_us = transfer.due_us();
         if next_us > now_us {
-            return self.timers.set(place, next_us, &mut busy.entry_us);
+            return self.timers.set(place, next_us, &mut transfer.queued_us);
         }
-        let is_held = is_after(busy.hold_end, self.rows[id as usize].unacknowledged);
-        if busy.hold_us <= now_us && is_held {
+        let is_held = is_after(
+            transfer.ack_deadline_end,
+            self.rows[id as usize].unacknowledged,
+        );
+        if transfer.ack_deadline_us <= now_us && is_held {
             return self.give_up(id, now_us, device);
         }
-        if busy.gap_us <= now_us {
+        if transfer.gap_deadline_us <= now_us {
             // The peer must keep what it has sent until all before it is acknowledged (RFC 2018 §8), so that it can send this again.
-            let dropped = busy.receive.drop_ranges();
-            (busy.receive.fin, busy.gap_us) = (None, NEVER);
+            let dropped = transfer.receive.drop_ranges();
+            (transfer.receive.fin, transfer.gap_deadline_us) = (None, NEVER);
             self.counters.bytes_dropped += dropped as u64;
             if dropped > 0 {
                 self.account.release(Conn(id), dropped);
             }
         }
-        let busy = &mut self.busy[place as usize];
-        if busy.ack_us <= now_us {
-            busy.ack_us = NEVER;
+        let transfer = &mut self.transfers[place as usize];
+        if transfer.delayed_ack_us <= now_us {
+            transfer.delayed_ack_us = NEVER;
             self.rows[id as usize].set(flags::ACK_NOW);
         }
-        if busy.rack.timeout_us.is_some_and(|due_us| due_us <= now_us) {
+        if transfer
+            .rack
+            .timeout_us
+            .is_some_and(|due_us| due_us <= now_us)
+        {
             let row = &self.rows[id as usize];
-            let flight = busy.board.in_flight();
-            let is_recovering = busy.congestion.recovery.is_some();
-            if busy
+            let flight = transfer.scoreboard.in_flight();
+            let is_recovering = transfer.congestion.recovery.is_some();
+            if transfer
                 .rack
-                .detect(&mut busy.board, &row.rtt, is_recovering, now_us)
+                .detect(&mut transfer.scoreboard, &row.rtt, is_recovering, now_us)
             {
-                busy.congestion
+                transfer
+                    .congestion
                     .lost(flight, row.send_next, row.data_bytes());
             }
         }
-        self.touch(id);
-        if self.busy[place as usize].wait_us <= now_us {
-            self.busy[place as usize].wait_us = NEVER;
-            match self.busy[place as usize].wait {
-                Wait::Timeout => self.timed_out(id, now_us, device),
-                Wait::LossProbe => self.probe_loss(id, now_us, device),
-                Wait::WindowProbe => self.probe_window(id, now_us, device),
+        self.queue_to_send(id);
+        if self.transfers[place as usize].timer_us <= now_us {
+            self.transfers[place as usize].timer_us = NEVER;
+            match self.transfers[place as usize].timer {
+                Timer::Timeout => self.timed_out(id, now_us, device),
+                Timer::LossProbe => self.probe_loss(id, now_us, device),
+                Timer::WindowProbe => self.probe_window(id, now_us, device),
             }
         }
     }
@@ -155,19 +164,24 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let (next, bytes) = (row.send_next, row.data_bytes());
         let is_alive = self.is_closed_window_alive(id, now_us);
         let is_late = self.is_orphan_late(id, now_us);
-        let Some(busy) = self.busy_of(id) else {
+        let Some(transfer) = self.transfer_of(id) else {
             return;
         };
-        if is_late || busy.backoff >= retries && !is_alive {
+        if is_late || transfer.backoff >= retries && !is_alive {
             return self.give_up(id, now_us, device);
         }
-        let flight = next.wrapping_sub(busy.board.first().map_or(next, |first| first.start));
-        let is_first = busy.backoff == 0;
-        busy.congestion.timed_out(flight, bytes, is_first);
-        busy.board.forget();
-        busy.loss_probe = None;
-        busy.rack.timeout_us = None;
-        busy.backoff = busy.backoff.saturating_add(1);
+        let flight = next.wrapping_sub(
+            transfer
+                .scoreboard
+                .first()
+                .map_or(next, |first| first.start),
+        );
+        let is_first = transfer.backoff == 0;
+        transfer.congestion.timed_out(flight, bytes, is_first);
+        transfer.scoreboard.forget();
+        transfer.loss_probe = None;
+        transfer.rack.timeout_us = None;
+        transfer.backoff = transfer.backoff.saturating_add(1);
         self.counters.timeouts += 1;
     }
 
@@ -177,29 +191,32 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let bytes = row.data_bytes();
         let (next, state) = (row.send_next, row.state);
         let count = self.usable(id);
-        let Some(busy) = self.busy_of(id) else {
+        let Some(transfer) = self.transfer_of(id) else {
             return;
         };
         let end = next;
-        let last = busy.board.probe(bytes);
-        let is_again = count == 0 || !state.may_send();
-        let is_sent = if !is_again {
+        let last = transfer.scoreboard.probe(bytes);
+        let is_retransmission = count == 0 || !state.may_send();
+        let is_sent = if !is_retransmission {
             self.send_new(id, count, false, now_us, device)
         } else {
-            last.is_some_and(|last| self.send_again(id, &last, now_us, device))
+            last.is_some_and(|last| self.retransmit(id, &last, now_us, device))
         };
         if is_sent {
             self.counters.probes += 1;
         }
         let timeout_us = self.rows[id as usize].rtt.timeout_us(&self.config, 0);
-        let end = if is_again {
+        let end = if is_retransmission {
             end
         } else {
             end.wrapping_add(count)
         };
-        if let Some(busy) = self.busy_of(id) {
-            busy.loss_probe = Some(LossProbe { end, is_again });
-            (busy.wait, busy.wait_us) = (Wait::Timeout, now_us + timeout_us);
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer.loss_probe = Some(LossProbe {
+                end,
+                is_retransmission,
+            });
+            (transfer.timer, transfer.timer_us) = (Timer::Timeout, now_us + timeout_us);
         }
     }
 
@@ -207,8 +224,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn usable(&self, id: u32) -> u32 {
         let row = &self.rows[id as usize];
         let edge = row.unacknowledged.wrapping_add(row.send_window);
-        let end = match self.busy.get(row.busy as usize) {
-            Some(busy) => earlier(busy.send.end(), edge),
+        let end = match self.transfers.get(row.transfer as usize) {
+            Some(transfer) => earlier(transfer.send.end(), edge),
             None => return 0,
         };
         match is_after(end, row.send_next) {
@@ -222,17 +239,17 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let is_alive = self.is_closed_window_alive(id, now_us);
         let is_late = self.is_orphan_late(id, now_us);
         let retries = self.config.retries;
-        let Some(busy) = self.busy_of(id) else {
+        let Some(transfer) = self.transfer_of(id) else {
             return;
         };
-        if is_late || busy.backoff >= retries && !is_alive {
+        if is_late || transfer.backoff >= retries && !is_alive {
             return self.give_up(id, now_us, device);
         }
-        busy.backoff = busy.backoff.saturating_add(1);
+        transfer.backoff = transfer.backoff.saturating_add(1);
         // If the peer's buffer has become small, segments that fill half of it are not to be had.
-        busy.largest_window = 0;
+        transfer.largest_window = 0;
         match self.usable(id) {
-            0 => self.send_old(id, now_us, device),
+            0 => self.send_probe(id, now_us, device),
             // Too little room for a segment of its own accord: now it is used all the same.
             bytes => {
                 self.send_new(id, bytes, false, now_us, device);
@@ -240,15 +257,15 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         // The next probe.
         let row = &self.rows[id as usize];
-        if let Some(busy) = self.busy.get_mut(row.busy as usize) {
-            busy.wait_us = now_us + row.rtt.timeout_us(&self.config, busy.backoff);
+        if let Some(transfer) = self.transfers.get_mut(row.transfer as usize) {
+            transfer.timer_us = now_us + row.rtt.timeout_us(&self.config, transfer.backoff);
         }
     }
 
     /// Sends an empty segment whose sequence number the peer has acknowledged, so that it must answer.
-    fn send_old<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+    fn send_probe<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
         let sequence = self.rows[id as usize].unacknowledged.wrapping_sub(1);
-        self.send_segment(id, flag::ACK, (sequence, 0), now_us, device);
+        self.send_segment(id, flag::ACK, sequence, 0, now_us, device);
     }
 
     /// Whether a peer with a closed window has answered lately.
@@ -262,9 +279,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn is_orphan_late(&self, id: u32, now_us: u64) -> bool {
         let row = &self.rows[id as usize];
         let limit_us = u64::from(self.config.orphan_ms) * 1_000;
-        let busy = self.busy.get(row.busy as usize);
+        let transfer = self.transfers.get(row.transfer as usize);
         row.is(flags::ORPHAN)
-            && busy.is_some_and(|busy| now_us.saturating_sub(busy.progress_us) > limit_us)
+            && transfer
+                .is_some_and(|transfer| now_us.saturating_sub(transfer.progress_us) > limit_us)
     }
 
     /// Ends a connection that does not answer.
@@ -280,7 +298,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     pub(crate) fn send_reset<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
         let sequence = self.rows[id as usize].send_next;
         self.counters.resets_sent += 1;
-        self.send_segment(id, flag::RST | flag::ACK, (sequence, 0), now_us, device);
+        self.send_segment(id, flag::RST | flag::ACK, sequence, 0, now_us, device);
     }
 
     /// Visits some rows, so that all are visited once in each interval.
@@ -326,9 +344,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             // A connection that waits for the peer or for the caller. One with bytes to send has timers.
             State::Established | State::CloseWait | State::FinWait2
                 if self
-                    .busy
-                    .get(row.busy as usize)
-                    .is_none_or(|busy| busy.wait_us == NEVER) => {}
+                    .transfers
+                    .get(row.transfer as usize)
+                    .is_none_or(|transfer| transfer.timer_us == NEVER) => {}
             _ => return,
         }
         let Some(keep) = &self.config.keep_alive else {
@@ -339,7 +357,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if silence_ms >= limit_ms {
             self.give_up(id, now_us, device);
         } else if silence_ms >= keep.idle_ms {
-            self.send_old(id, now_us, device);
+            self.send_probe(id, now_us, device);
         }
     }
 }

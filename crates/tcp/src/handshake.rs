@@ -54,17 +54,17 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// Puts our SYN among the segments to send.
     fn queue_syn(&mut self, id: u32, now_us: u64) {
-        let place = self.make_busy(id, now_us) as usize;
+        let place = self.ensure_transfer(id, now_us) as usize;
         let start = self.rows[id as usize].unacknowledged;
-        self.busy[place].board.push(SentSegment {
+        self.transfers[place].scoreboard.push(SentSegment {
             start,
             end: start.wrapping_add(1),
             at_us: now_us,
             marks: mark::SYN | mark::UNSENT,
         });
         // It is sent as all segments that are still to be sent.
-        self.busy[place].board.mark_lost(|_| true);
-        self.touch(id);
+        self.transfers[place].scoreboard.mark_lost(|_| true);
+        self.queue_to_send(id);
     }
 
     /// The largest segment that our link takes.
@@ -346,10 +346,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         } else {
             // Both ends have sent a SYN at the same time. Ours is sent again, with an acknowledgement.
             row.state = State::SynReceived;
-            if let Some(busy) = self.busy_of(id) {
-                busy.board.mark_lost(|_| true);
+            if let Some(transfer) = self.transfer_of(id) {
+                transfer.scoreboard.mark_lost(|_| true);
             }
-            self.touch(id);
+            self.queue_to_send(id);
         }
     }
 
@@ -365,26 +365,28 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let bytes = row.data_bytes();
         let window = row.send_window;
         let mut rtt = row.rtt;
-        if let Some(busy) = self.busy_of(id) {
-            busy.board.acknowledge(head.acknowledged, |segment| {
-                if !segment.is(mark::AGAIN) {
-                    rtt.sample(now_us.saturating_sub(segment.at_us).min(1 << 30) as u32);
-                }
-            });
-            let was_lost = busy.backoff > 0;
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer
+                .scoreboard
+                .acknowledge(head.acknowledged, |segment| {
+                    if !segment.is(mark::RETRANSMITTED) {
+                        rtt.sample(now_us.saturating_sub(segment.at_us).min(1 << 30) as u32);
+                    }
+                });
+            let was_lost = transfer.backoff > 0;
             // The window was computed for the largest segment that our link takes (RFC 6928 §2).
-            busy.congestion.window = match was_lost {
+            transfer.congestion.window = match was_lost {
                 true => bytes,
                 false => crate::congestion::initial_window(bytes),
             };
-            busy.backoff = 0;
-            busy.wait_us = crate::timers::NEVER;
-            busy.largest_window = window;
+            transfer.backoff = 0;
+            transfer.timer_us = crate::timers::NEVER;
+            transfer.largest_window = window;
         }
         self.rows[id as usize].rtt = rtt;
         self.counters.opened += 1;
-        self.touch(id);
-        self.list(id);
+        self.queue_to_send(id);
+        self.queue_event(id);
     }
 
     /// Whether a segment begins a new connection between the ends of one that is over (RFC 6191): a SYN, or the third packet of its handshake.

@@ -102,24 +102,24 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.counters.bytes_dropped += data.len() as u64;
             return self.acknowledge(id);
         }
-        let place = self.make_busy(id, now_us) as usize;
+        let place = self.ensure_transfer(id, now_us) as usize;
         let row = &mut self.rows[id as usize];
-        let busy = &mut self.busy[place];
-        let held = busy.receive.held() + data.len();
-        let filled_gap = busy.receive.has_gaps();
-        let count = busy.receive.append(row.receive_next, data);
+        let transfer = &mut self.transfers[place];
+        let held = transfer.receive.held() + data.len();
+        let filled_gap = transfer.receive.has_gaps();
+        let count = transfer.receive.append(row.receive_next, data);
         // The wait for what is missing begins again.
-        busy.gap_us = NEVER;
+        transfer.gap_deadline_us = NEVER;
         // Bytes that a range had already are not held twice.
-        let twice = held - busy.receive.held();
+        let twice = held - transfer.receive.held();
         row.receive_next = row.receive_next.wrapping_add(count);
         let waiting = row.receive_next.wrapping_sub(row.acknowledged);
         let is_due = filled_gap
             || self.config.ack_delay_us == 0
             || waiting >= 2 * row.data_bytes()
-            || busy.receive.unread() * 2 >= 1 << row.receive_log2;
-        if !is_due && busy.ack_us == NEVER {
-            busy.ack_us = now_us + u64::from(self.config.ack_delay_us);
+            || transfer.receive.unread() * 2 >= 1 << row.receive_log2;
+        if !is_due && transfer.delayed_ack_us == NEVER {
+            transfer.delayed_ack_us = now_us + u64::from(self.config.ack_delay_us);
         }
         if twice > 0 {
             self.account.release(Conn(id), twice);
@@ -127,9 +127,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if is_due {
             self.acknowledge(id);
         } else {
-            self.touch(id);
+            self.queue_to_send(id);
         }
-        self.list(id);
+        self.queue_event(id);
     }
 
     /// Charges bytes that are next. If there is no room for them, bytes out of order give way: the peer must keep what it has sent until all before
@@ -139,8 +139,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return true;
         }
         let dropped = self
-            .busy_of(id)
-            .map_or(0, |busy| busy.receive.drop_ranges());
+            .transfer_of(id)
+            .map_or(0, |transfer| transfer.receive.drop_ranges());
         if dropped == 0 {
             return false;
         }
@@ -156,9 +156,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if data.is_empty() {
             return;
         }
-        let place = self.make_busy(id, now_us) as usize;
+        let place = self.ensure_transfer(id, now_us) as usize;
         let end = start.wrapping_add(data.len() as u32);
-        let (new_start, new_end) = self.busy[place].receive.new_part(start, end);
+        let (new_start, new_end) = self.transfers[place].receive.new_part(start, end);
         if !is_after(new_end, new_start) {
             self.counters.repeated += 1;
             return self.note_repeat(id, (start, end));
@@ -167,7 +167,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let part = &data[from..from + new_end.wrapping_sub(new_start) as usize];
         let ranges = self.config.ranges;
         let is_kept = self.account.charge(Conn(id), part.len());
-        if is_kept && !self.busy[place].receive.keep(new_start, part, ranges) {
+        if is_kept && !self.transfers[place].receive.keep(new_start, part, ranges) {
             self.account.release(Conn(id), part.len());
             self.counters.bytes_dropped += part.len() as u64;
         } else if !is_kept {
@@ -177,37 +177,37 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// Remembers bytes that came twice, to tell the peer (RFC 2883).
     pub(crate) fn note_repeat(&mut self, id: u32, range: (u32, u32)) {
-        if let Some(busy) = self.busy_of(id) {
-            busy.repeated = Some(range);
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer.repeated = Some(range);
         }
     }
 
     fn note_fin(&mut self, id: u32, at: u32, now_us: u64) {
-        let place = self.make_busy(id, now_us) as usize;
-        self.busy[place].receive.fin = Some(at);
+        let place = self.ensure_transfer(id, now_us) as usize;
+        self.transfers[place].receive.fin = Some(at);
     }
 
     /// Takes the peer's FIN if all bytes before it have arrived.
     fn take_fin(&mut self, id: u32) {
         let row = &mut self.rows[id as usize];
-        let Some(busy) = self.busy.get_mut(row.busy as usize) else {
+        let Some(transfer) = self.transfers.get_mut(row.transfer as usize) else {
             return;
         };
-        let is_next = busy.receive.fin == Some(row.receive_next)
-            || busy.receive.fin.is_some() && planted::is_planted(Fault::EarlyEnd);
-        if busy
+        let is_next = transfer.receive.fin == Some(row.receive_next)
+            || transfer.receive.fin.is_some() && planted::is_planted(Fault::EarlyEnd);
+        if transfer
             .receive
             .fin
             .is_some_and(|fin| is_after(row.receive_next, fin))
         {
             // Bytes behind it have arrived, so it was not the peer's.
-            busy.receive.fin = None;
+            transfer.receive.fin = None;
         }
         if !is_next {
             return;
         }
-        busy.receive.fin = None;
-        let dropped = busy.receive.drop_ranges();
+        transfer.receive.fin = None;
+        let dropped = transfer.receive.drop_ranges();
         row.receive_next = row.receive_next.wrapping_add(1);
         row.set(flags::PEER_FIN);
         let state = match row.state {
@@ -221,6 +221,6 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.account.release(Conn(id), dropped);
         }
         self.acknowledge(id);
-        self.list(id);
+        self.queue_event(id);
     }
 }

@@ -232,8 +232,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.acknowledge(id);
     }
 
-    /// Answers a segment that is not acceptable with an acknowledgement. Only so many are answered in a second, so that two ends which disagree
-    /// do not answer each other for ever (RFC 5961 §7).
+    /// Answers a segment that is not acceptable with an acknowledgement. The number of such answers in a second is limited, so that two ends
+    /// which disagree do not answer each other for ever (RFC 5961 §7).
     pub(crate) fn challenge(&mut self, id: u32, now_us: u64) {
         let second = now_us / 1_000_000;
         if self.challenges.0 != second {

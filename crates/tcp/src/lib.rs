@@ -15,7 +15,6 @@ extern crate std;
 mod account;
 mod acknowledgement;
 mod api;
-mod busy;
 mod config;
 mod congestion;
 mod cookie;
@@ -44,6 +43,7 @@ pub mod simulated;
 mod siphash;
 mod table;
 mod timers;
+mod transfer;
 
 #[cfg(test)]
 mod tests;

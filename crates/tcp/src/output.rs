@@ -3,7 +3,6 @@
 use core::mem::take;
 
 use crate::account::Account;
-use crate::busy::{Busy, Wait};
 use crate::packet::{Head, Options, flag};
 use crate::planted::{self, Fault};
 use crate::row::{Conn, Row, State, flags};
@@ -11,6 +10,7 @@ use crate::scoreboard::{SentSegment, mark};
 use crate::sequence::{is_after, is_from, later};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;
+use crate::transfer::{Timer, Transfer};
 
 /// The longest time that a peer may delay an acknowledgement (RFC 8985 §7.2).
 const PEER_DELAY_US: u64 = 200_000;
@@ -18,9 +18,9 @@ const PEER_DELAY_US: u64 = 200_000;
 const SACK_BYTES: u32 = 36;
 
 /// What is sent next.
-enum Next {
+enum NextSegment {
     /// This segment is sent again.
-    Again(SentSegment),
+    Retransmitted(SentSegment),
     /// This number of new bytes, from the next sequence number on, and a FIN if true.
     New(u32, bool),
 }
@@ -34,7 +34,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             row.clear(flags::DIRTY);
             if row.state != State::Closed && !self.send_all(*id, now_us, device) {
                 // The device has no room. The rest is for the next turn, and is not visited before.
-                self.touch(*id);
+                self.queue_to_send(*id);
                 self.dirty.extend_from_slice(&dirty[index + 1..]);
                 return;
             }
@@ -48,41 +48,43 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Sends all that a connection may send now. `false` if the device had no room.
     fn send_all<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) -> bool {
         let mut has_room = true;
-        while has_room && let Some(next) = self.next(id) {
+        while has_room && let Some(next) = self.next_to_send(id) {
             has_room = match next {
-                Next::Again(segment) => self.send_again(id, &segment, now_us, device),
-                Next::New(bytes, fin) => self.send_new(id, bytes, fin, now_us, device),
+                NextSegment::Retransmitted(segment) => {
+                    self.retransmit(id, &segment, now_us, device)
+                }
+                NextSegment::New(bytes, fin) => self.send_new(id, bytes, fin, now_us, device),
             };
         }
         if has_room && self.rows[id as usize].is(flags::ACK_NOW) {
             let sequence = self.rows[id as usize].send_next;
-            has_room = self.send_segment(id, flag::ACK, (sequence, 0), now_us, device);
+            has_room = self.send_segment(id, flag::ACK, sequence, 0, now_us, device);
         }
-        self.arm(id, now_us);
+        self.set_deadlines(id, now_us);
         self.charge_entry(id);
-        self.tidy(id);
+        self.release_if_idle(id);
         if has_room && self.rows[id as usize].state == State::TimeWait {
-            self.rest(id);
+            self.enter_time_wait(id);
         }
         has_room
     }
 
-    fn next(&mut self, id: u32) -> Option<Next> {
+    fn next_to_send(&mut self, id: u32) -> Option<NextSegment> {
         let row = &self.rows[id as usize];
-        let busy = self.busy.get_mut(row.busy as usize)?;
-        let bytes = row.data_bytes();
-        let in_flight = busy.board.in_flight();
-        let room = busy.congestion.window.saturating_sub(in_flight);
-        if let Some(segment) = busy.board.next_lost(bytes) {
+        let transfer = self.transfers.get_mut(row.transfer as usize)?;
+        let segment_bytes_max = row.data_bytes();
+        let in_flight = transfer.scoreboard.in_flight();
+        let room = transfer.congestion.window.saturating_sub(in_flight);
+        if let Some(segment) = transfer.scoreboard.next_lost(segment_bytes_max) {
             // The first loss is repaired at once, although the window has just become smaller (RFC 6675 §5, step 4.3).
-            let is_first = segment.start == row.unacknowledged && !segment.is(mark::AGAIN);
+            let is_first = segment.start == row.unacknowledged && !segment.is(mark::RETRANSMITTED);
             let may_send = in_flight == 0 || is_first || room >= segment.len();
-            return may_send.then_some(Next::Again(segment));
+            return may_send.then_some(NextSegment::Retransmitted(segment));
         }
         if !row.state.may_send() || row.is(flags::FIN_SENT) {
             return None;
         }
-        let unsent = busy.send.end().wrapping_sub(row.send_next);
+        let unsent = transfer.send.end().wrapping_sub(row.send_next);
         let mut edge = row.unacknowledged.wrapping_add(row.send_window);
         if planted::is_planted(Fault::WindowTooWide) {
             edge = edge.wrapping_add(1);
@@ -92,23 +94,25 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         } else {
             0
         };
-        let count = unsent.min(usable).min(bytes);
+        let count = unsent.min(usable).min(segment_bytes_max);
         let fin = row.is(flags::FIN) && count == unsent && usable > count;
         // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1). If the
         // window is only a few bytes, nothing is sent before a timeout: otherwise each byte of data would cost a packet.
-        let least = u32::from(self.config.segment_bytes_min).max(busy.largest_window / 2);
-        let is_worth = count == unsent || count >= least;
+        let sent_bytes_min =
+            u32::from(self.config.segment_bytes_min).max(transfer.largest_window / 2);
+        let is_large_enough = count == unsent || count >= sent_bytes_min;
         // A small segment costs more than its bytes. So if many segments are in flight, small ones wait for an acknowledgement and leave together.
-        let full = row.send_next.wrapping_sub(row.unacknowledged) / bytes;
-        let limit = self.config.small_segments.max(1) + full as usize;
-        let is_small_possible = busy.board.len() < limit;
-        let is_worth = count == bytes || is_worth && is_small_possible;
+        let full_segments_in_flight =
+            row.send_next.wrapping_sub(row.unacknowledged) / segment_bytes_max;
+        let segments_max = self.config.small_segments.max(1) + full_segments_in_flight as usize;
+        let may_send_small = transfer.scoreboard.len() < segments_max;
+        let is_worth_sending = count == segment_bytes_max || is_large_enough && may_send_small;
         let has_room = room >= count || in_flight == 0;
-        let is_something = count > 0 || fin;
-        (is_something && is_worth && has_room).then_some(Next::New(count, fin))
+        let has_content = count > 0 || fin;
+        (has_content && is_worth_sending && has_room).then_some(NextSegment::New(count, fin))
     }
 
-    pub(crate) fn send_again<D: Device>(
+    pub(crate) fn retransmit<D: Device>(
         &mut self,
         id: u32,
         segment: &SentSegment,
@@ -126,16 +130,16 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             _ => flag::ACK | flag::PSH,
         };
         let is_sent = planted::is_planted(Fault::NoRetransmission) && !syn
-            || self.send_segment(id, flags, (segment.start, bytes), now_us, device);
+            || self.send_segment(id, flags, segment.start, bytes, now_us, device);
         if !is_sent {
             return false;
         }
         let first = self.rows[id as usize].unacknowledged;
         self.counters.retransmitted += u64::from(!segment.is(mark::UNSENT));
-        if let Some(busy) = self.busy_of(id) {
-            busy.board.retransmitted(segment.start, now_us);
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer.scoreboard.retransmitted(segment.start, now_us);
             if segment.start == first {
-                busy.wait_us = NEVER;
+                transfer.timer_us = NEVER;
             }
         }
         true
@@ -155,14 +159,14 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             (true, _) => flag::ACK | flag::FIN,
             _ => flag::ACK | flag::PSH,
         };
-        if !self.send_segment(id, flags, (start, bytes), now_us, device) {
+        if !self.send_segment(id, flags, start, bytes, now_us, device) {
             return false;
         }
         let row = &mut self.rows[id as usize];
         row.send_next = end;
         row.set(if fin { flags::FIN_SENT } else { 0 });
-        if let Some(busy) = self.busy_of(id) {
-            busy.board.push(SentSegment {
+        if let Some(transfer) = self.transfer_of(id) {
+            transfer.scoreboard.push(SentSegment {
                 start,
                 end,
                 at_us: now_us,
@@ -172,16 +176,16 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         true
     }
 
-    /// Sends a segment with these flags. `part` is its sequence number and its number of bytes.
+    /// Sends a segment with these flags, and with `bytes` bytes of data from the sequence number on.
     pub(crate) fn send_segment<D: Device>(
         &mut self,
         id: u32,
         flags: u8,
-        part: (u32, u32),
+        sequence: u32,
+        bytes: u32,
         now_us: u64,
         device: &mut D,
     ) -> bool {
-        let (sequence, bytes) = part;
         let has_ack = flags & flag::ACK != 0;
         let is_syn = flags & flag::SYN != 0;
         let mut reports_all = true;
@@ -195,15 +199,15 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                 ..Options::default()
             };
             if row.is(flags::SACK)
-                && let Some(busy) = self.busy.get(row.busy as usize)
-                && (busy.receive.has_gaps() || busy.repeated.is_some())
+                && let Some(transfer) = self.transfers.get(row.transfer as usize)
+                && (transfer.receive.has_gaps() || transfer.repeated.is_some())
             {
                 reports_all = bytes + SACK_BYTES <= row.data_bytes();
                 if reports_all {
-                    if let Some(range) = busy.repeated {
+                    if let Some(range) = transfer.repeated {
                         options.add_sack(range);
                     }
-                    busy.receive.report(&mut options);
+                    transfer.receive.report(&mut options);
                 }
             }
             options
@@ -220,17 +224,17 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             window,
             options,
         };
-        let place = row.busy as usize;
+        let transfer_index = row.transfer as usize;
         let is_sent = self.transmit(
             device,
             Some(Conn(id)),
             &head,
             bytes as usize,
             |this, out| {
-                if let Some(busy) = this.busy.get(place)
+                if let Some(transfer) = this.transfers.get(transfer_index)
                     && bytes > 0
                 {
-                    busy.send.read(sequence, out);
+                    transfer.send.read(sequence, out);
                 }
             },
         );
@@ -238,9 +242,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             let row = &mut self.rows[id as usize];
             row.acknowledged = row.receive_next;
             row.clear(flags::ACK_NOW);
-            if let Some(busy) = self.busy_of(id) {
-                busy.ack_us = NEVER;
-                busy.repeated = None;
+            if let Some(transfer) = self.transfer_of(id) {
+                transfer.delayed_ack_us = NEVER;
+                transfer.repeated = None;
             }
         }
         is_sent
@@ -277,78 +281,86 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     pub(crate) fn possible_edge(&self, id: u32) -> u32 {
         let row = &self.rows[id as usize];
         let unread = self
-            .busy
-            .get(row.busy as usize)
-            .map_or(0, |busy| busy.receive.unread());
+            .transfers
+            .get(row.transfer as usize)
+            .map_or(0, |transfer| transfer.receive.unread());
         let free = (1usize << row.receive_log2).saturating_sub(unread);
         row.receive_next.wrapping_add(free as u32)
     }
 
     /// Sets the deadlines of a busy connection.
-    fn arm(&mut self, id: u32, now_us: u64) {
+    fn set_deadlines(&mut self, id: u32, now_us: u64) {
         let row = &self.rows[id as usize];
-        let place = row.busy;
-        let Some(busy) = self.busy.get_mut(place as usize) else {
+        let transfer_index = row.transfer;
+        let Some(transfer) = self.transfers.get_mut(transfer_index as usize) else {
             return;
         };
-        let in_flight = !busy.board.is_empty();
-        let is_probing = busy.wait == Wait::WindowProbe && busy.wait_us != NEVER;
+        let in_flight = !transfer.scoreboard.is_empty();
+        let is_probing = transfer.timer == Timer::WindowProbe && transfer.timer_us != NEVER;
         if in_flight && is_probing {
-            (busy.wait_us, busy.backoff) = (NEVER, 0);
+            (transfer.timer_us, transfer.backoff) = (NEVER, 0);
         }
-        if in_flight && busy.wait_us == NEVER {
-            let timeout_us = row.rtt.timeout_us(&self.config, busy.backoff);
+        if in_flight && transfer.timer_us == NEVER {
+            let timeout_us = row.rtt.timeout_us(&self.config, transfer.backoff);
             let mut probe_us = 2 * u64::from(row.rtt.smoothed_us);
-            if busy.board.in_flight() <= row.data_bytes() {
+            if transfer.scoreboard.in_flight() <= row.data_bytes() {
                 probe_us += PEER_DELAY_US;
             }
             let may_probe = row.is(flags::SACK)
                 && row.state.is_synchronized()
                 && row.rtt.smoothed_us > 0
-                && busy.loss_probe.is_none()
-                && busy.congestion.recovery.is_none()
-                && busy.board.lost() == 0
-                && busy.backoff == 0;
-            (busy.wait, busy.wait_us) = if may_probe && probe_us < timeout_us {
-                (Wait::LossProbe, now_us + probe_us)
+                && transfer.loss_probe.is_none()
+                && transfer.congestion.recovery.is_none()
+                && transfer.scoreboard.lost() == 0
+                && transfer.backoff == 0;
+            (transfer.timer, transfer.timer_us) = if may_probe && probe_us < timeout_us {
+                (Timer::LossProbe, now_us + probe_us)
             } else {
-                (Wait::Timeout, now_us + timeout_us)
+                (Timer::Timeout, now_us + timeout_us)
             };
         }
-        let has_more =
-            row.state.may_send() && (is_after(busy.send.end(), row.send_next) || row.owes_fin());
+        let has_more = row.state.may_send()
+            && (is_after(transfer.send.end(), row.send_next) || row.owes_fin());
         if !in_flight && has_more {
             if !is_probing {
-                busy.wait = Wait::WindowProbe;
-                busy.wait_us = now_us + row.rtt.timeout_us(&self.config, busy.backoff);
+                transfer.timer = Timer::WindowProbe;
+                transfer.timer_us = now_us + row.rtt.timeout_us(&self.config, transfer.backoff);
             }
         } else if !in_flight {
-            (busy.wait_us, busy.backoff) = (NEVER, 0);
+            (transfer.timer_us, transfer.backoff) = (NEVER, 0);
         }
-        limit_hold(busy, row, self.config.hold_ms, now_us);
-        let due_us = busy.due_us();
-        self.timers.set(place, due_us, &mut busy.entry_us);
+        set_peer_deadlines(transfer, row, self.config.hold_ms, now_us);
+        let due_us = transfer.due_us();
+        self.timers
+            .set(transfer_index, due_us, &mut transfer.queued_us);
     }
 }
 
 /// Sets until when the peer must acknowledge what is held now, and until when it must fill a gap.
-fn limit_hold<H: AsRef<[u8]>>(busy: &mut Busy<H>, row: &Row, hold_ms: u32, now_us: u64) {
+fn set_peer_deadlines<H: AsRef<[u8]>>(
+    transfer: &mut Transfer<H>,
+    row: &Row,
+    hold_ms: u32,
+    now_us: u64,
+) {
     let limit_us = match hold_ms {
         0 => return,
         ms => now_us + u64::from(ms) * 1_000,
     };
     let end = match row.is(flags::FIN_SENT) {
         true => row.send_next,
-        false => busy.send.end().wrapping_add(row.is(flags::FIN).into()),
+        false => transfer.send.end().wrapping_add(row.is(flags::FIN).into()),
     };
     if !row.state.is_synchronized() || row.unacknowledged == end {
-        busy.hold_us = NEVER;
-    } else if busy.hold_us == NEVER || is_from(row.unacknowledged, busy.hold_end) {
-        (busy.hold_us, busy.hold_end) = (limit_us, end);
+        transfer.ack_deadline_us = NEVER;
+    } else if transfer.ack_deadline_us == NEVER
+        || is_from(row.unacknowledged, transfer.ack_deadline_end)
+    {
+        (transfer.ack_deadline_us, transfer.ack_deadline_end) = (limit_us, end);
     }
-    if !busy.receive.has_gaps() {
-        busy.gap_us = NEVER;
-    } else if busy.gap_us == NEVER {
-        busy.gap_us = limit_us;
+    if !transfer.receive.has_gaps() {
+        transfer.gap_deadline_us = NEVER;
+    } else if transfer.gap_deadline_us == NEVER {
+        transfer.gap_deadline_us = limit_us;
     }
 }

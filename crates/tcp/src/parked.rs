@@ -38,7 +38,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// The estimate of the round trip and the congestion window are forgotten, as after a long pause. A parked connection is not probed.
     pub fn park(&mut self, conn: Conn) -> Option<Parked> {
         let row = &mut self.rows[conn.0 as usize];
-        let is_idle = row.state == State::Established && row.busy == NONE;
+        let is_idle = row.state == State::Established && row.transfer == NONE;
         if self.config.finds_connections || !is_idle || row.is(NEEDS_ROW) {
             return None;
         }

@@ -31,10 +31,12 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         row.segment_bytes = bytes as u16;
         let data_bytes = row.data_bytes();
-        if let Some(busy) = self.busy_of(id) {
+        if let Some(transfer) = self.transfer_of(id) {
             // This is no sign of congestion.
-            busy.board.mark_lost(|segment| segment.len() > data_bytes);
-            self.touch(id);
+            transfer
+                .scoreboard
+                .mark_lost(|segment| segment.len() > data_bytes);
+            self.queue_to_send(id);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Rack {
     /// Notes that a segment has arrived. Returns a sample of the round trip, if it was sent only once.
     pub fn arrived(&mut self, segment: &SentSegment, now_us: u64) -> Option<u32> {
         let rtt_us = now_us.saturating_sub(segment.at_us).min(1 << 30) as u32;
-        let was_again = segment.is(mark::AGAIN);
+        let was_again = segment.is(mark::RETRANSMITTED);
         // The acknowledgement may be for the first transmission.
         if was_again && rtt_us < self.min_rtt_us {
             return None;

@@ -103,7 +103,7 @@ pub mod flags {
     pub const OPEN: u16 = 2_048;
     /// The connection is in the queue of those that are over and remembered: in TIME-WAIT, or closed with a cookie that must not be accepted
     /// again.
-    pub const RESTING: u16 = 4_096;
+    pub const REMEMBERED: u16 = 4_096;
     /// Our FIN was sent.
     pub const FIN_SENT: u16 = 8_192;
     /// A cookie has made the connection.
@@ -136,8 +136,8 @@ pub struct Row {
     pub peer_clock: u32,
     /// When a segment of the peer arrived last, in milliseconds.
     pub heard_ms: u32,
-    /// The place in the side table, or [`NONE`].
-    pub busy: u32,
+    /// The index of the connection's entry in the side table, or [`NONE`].
+    pub transfer: u32,
     /// The next row of the same bucket, or [`NONE`].
     pub chain: u32,
     /// The estimate of the round trip.
@@ -184,7 +184,7 @@ impl Row {
             acknowledged: 0,
             peer_clock: 0,
             heard_ms: 0,
-            busy: NONE,
+            transfer: NONE,
             chain: NONE,
             rtt: Rtt::default(),
             segment_bytes: 0,

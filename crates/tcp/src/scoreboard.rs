@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 
 use crate::sequence::is_after;
 
-/// An empty board keeps room for so many segments.
+/// An empty board keeps room for this many segments.
 const KEPT_SEGMENTS: usize = 16;
 
 /// What is known about a segment.
@@ -21,7 +21,7 @@ pub mod mark {
     /// It is lost and was not retransmitted since.
     pub const LOST: u8 = 8;
     /// It was retransmitted.
-    pub const AGAIN: u8 = 16;
+    pub const RETRANSMITTED: u8 = 16;
     /// It is a SYN that was never sent.
     pub const UNSENT: u8 = 32;
 }
@@ -234,7 +234,7 @@ impl Scoreboard {
                 self.in_flight += segment.len();
             }
             if !segment.is(mark::UNSENT) {
-                segment.marks |= mark::AGAIN;
+                segment.marks |= mark::RETRANSMITTED;
             }
             segment.marks &= !(mark::LOST | mark::UNSENT);
             segment.at_us = now_us;

@@ -10,8 +10,9 @@ use crate::sequence::is_after;
 
 /// Copies that follow one another share a piece of at most this many bytes.
 const PIECE_BYTES: usize = 4_096;
-/// An empty buffer keeps room for so many pieces, and for a copy of so many bytes, so that a message and its acknowledgement allocate nothing.
+/// An empty buffer keeps room for this many pieces, so that a message and its acknowledgement allocate nothing.
 const KEPT_PIECES: usize = 4;
+/// It also keeps room for a copy of this many bytes.
 const KEPT_BYTES: usize = 1_024;
 
 #[derive(Debug)]

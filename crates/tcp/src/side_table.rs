@@ -6,27 +6,28 @@
 use alloc::vec::Vec;
 
 use crate::account::Account;
-use crate::busy::Busy;
 use crate::congestion::{Congestion, initial_window};
 use crate::row::{Conn, NO_THRESHOLD, NONE};
 use crate::send_buffer::SendBuffer;
 use crate::table::Table;
 use crate::timers::{NEVER, Timers};
+use crate::transfer::Transfer;
 
 /// Places of the side table that may be free, beyond as many as are in use.
 const FREE_PLACES: usize = 1_024;
 
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// The side-table entry of a row, if it has one.
-    pub(crate) fn busy_of(&mut self, id: u32) -> Option<&mut Busy<H>> {
-        self.busy.get_mut(self.rows[id as usize].busy as usize)
+    pub(crate) fn transfer_of(&mut self, id: u32) -> Option<&mut Transfer<H>> {
+        self.transfers
+            .get_mut(self.rows[id as usize].transfer as usize)
     }
 
     /// The side-table entry of a row. Makes it if there is none.
-    pub(crate) fn make_busy(&mut self, id: u32, now_us: u64) -> u32 {
+    pub(crate) fn ensure_transfer(&mut self, id: u32, now_us: u64) -> u32 {
         let row = &self.rows[id as usize];
-        if row.busy != NONE {
-            return row.busy;
+        if row.transfer != NONE {
+            return row.transfer;
         }
         let bytes = row.data_bytes();
         let idle_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
@@ -43,40 +44,44 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         let congestion = Congestion::new(window, threshold);
         let (next, send_window) = (row.send_next, row.send_window);
-        let place = match self.free_busy.pop() {
+        let place = match self.free_transfers.pop() {
             Some(place) => {
-                let old = &mut self.busy[place as usize];
+                let old = &mut self.transfers[place as usize];
                 let mut send = core::mem::replace(&mut old.send, SendBuffer::new(next));
                 send.begin(next);
-                let fresh = Busy::new(id, next, congestion, now_us);
+                let fresh = Transfer::new(id, next, congestion, now_us);
                 // The entries among the timers belong to the place. Empty buffers keep their memory.
-                *old = Busy {
-                    entry_us: old.entry_us,
+                *old = Transfer {
+                    queued_us: old.queued_us,
                     send,
                     receive: core::mem::take(&mut old.receive),
-                    board: core::mem::take(&mut old.board),
+                    scoreboard: core::mem::take(&mut old.scoreboard),
                     ..fresh
                 };
                 place
             }
             None => {
-                self.busy.push(Busy::new(id, next, congestion, now_us));
-                self.busy.len() as u32 - 1
+                self.transfers
+                    .push(Transfer::new(id, next, congestion, now_us));
+                self.transfers.len() as u32 - 1
             }
         };
-        self.busy[place as usize].largest_window = send_window;
-        self.rows[id as usize].busy = place;
+        self.transfers[place as usize].largest_window = send_window;
+        self.rows[id as usize].transfer = place;
         self.charge_entry(id);
         place
     }
 
     /// Charges what the side-table entry of a row takes now, beside the data.
     pub(crate) fn charge_entry(&mut self, id: u32) {
-        let Some(busy) = self.busy.get_mut(self.rows[id as usize].busy as usize) else {
+        let Some(transfer) = self
+            .transfers
+            .get_mut(self.rows[id as usize].transfer as usize)
+        else {
             return;
         };
-        let bytes = busy.own_bytes();
-        let before = core::mem::replace(&mut busy.charged, bytes);
+        let bytes = transfer.own_bytes();
+        let before = core::mem::replace(&mut transfer.charged, bytes);
         if bytes != before {
             self.account
                 .resize_entry(Conn(id), before as usize, bytes as usize);
@@ -84,33 +89,33 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// Frees the side-table entry of a row if nothing is under way.
-    pub(crate) fn tidy(&mut self, id: u32) {
+    pub(crate) fn release_if_idle(&mut self, id: u32) {
         let owes_fin = self.rows[id as usize].owes_fin();
         if self
-            .busy_of(id)
-            .is_some_and(|busy| busy.is_idle() && !owes_fin)
+            .transfer_of(id)
+            .is_some_and(|transfer| transfer.is_idle() && !owes_fin)
         {
-            self.release_busy(id);
+            self.release_transfer(id);
         }
     }
 
     /// Frees the side-table entry of a row, with all bytes in it.
-    pub(crate) fn release_busy(&mut self, id: u32) {
-        let place = self.rows[id as usize].busy;
-        let Some(busy) = self.busy.get_mut(place as usize) else {
+    pub(crate) fn release_transfer(&mut self, id: u32) {
+        let place = self.rows[id as usize].transfer;
+        let Some(transfer) = self.transfers.get_mut(place as usize) else {
             return;
         };
-        let charged = core::mem::take(&mut busy.charged);
-        let held = busy.send.len() as usize + busy.receive.held();
-        let congestion = busy.congestion;
-        busy.row = NONE;
-        busy.send.clear();
-        busy.receive.clear();
-        busy.board.clear();
-        busy.stop_timers();
-        self.free_busy.push(place);
+        let charged = core::mem::take(&mut transfer.charged);
+        let held = transfer.send.len() as usize + transfer.receive.held();
+        let congestion = transfer.congestion;
+        transfer.row = NONE;
+        transfer.send.clear();
+        transfer.receive.clear();
+        transfer.scoreboard.clear();
+        transfer.stop_timers();
+        self.free_transfers.push(place);
         let row = &mut self.rows[id as usize];
-        row.busy = NONE;
+        row.transfer = NONE;
         let segments = |bytes: u32| (bytes / row.data_bytes()).clamp(1, 1 << 15) as u16;
         (row.window, row.threshold) = match congestion.threshold {
             u32::MAX => (segments(congestion.window), NO_THRESHOLD),
@@ -124,28 +129,28 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// Makes the side table smaller if most of its places are free, so that a burst does not leave its memory behind.
     pub(crate) fn trim(&mut self) {
-        if self.free_busy.len() <= self.busy() + FREE_PLACES {
+        if self.free_transfers.len() <= self.transfer_count() + FREE_PLACES {
             return;
         }
-        self.free_busy = Vec::new();
-        self.busy.retain(|busy| busy.row != NONE);
-        self.busy.shrink_to_fit();
+        self.free_transfers = Vec::new();
+        self.transfers.retain(|transfer| transfer.row != NONE);
+        self.transfers.shrink_to_fit();
         self.timers = Timers::default();
-        for (place, busy) in (0..).zip(&mut self.busy) {
-            self.rows[busy.row as usize].busy = place;
-            let entry_us = core::mem::replace(&mut busy.entry_us, NEVER);
-            self.timers.set(place, entry_us, &mut busy.entry_us);
+        for (place, transfer) in (0..).zip(&mut self.transfers) {
+            self.rows[transfer.row as usize].transfer = place;
+            let queued_us = core::mem::replace(&mut transfer.queued_us, NEVER);
+            self.timers.set(place, queued_us, &mut transfer.queued_us);
         }
     }
 
     /// Forgets the bytes that will not be sent any more.
     pub(crate) fn drop_unsent(&mut self, id: u32) {
-        if let Some(busy) = self.busy_of(id) {
-            let freed = busy.send.len() as usize + busy.receive.drop_ranges();
-            busy.send.clear();
-            busy.board.clear();
-            busy.receive.fin = None;
-            busy.stop_timers();
+        if let Some(transfer) = self.transfer_of(id) {
+            let freed = transfer.send.len() as usize + transfer.receive.drop_ranges();
+            transfer.send.clear();
+            transfer.scoreboard.clear();
+            transfer.receive.fin = None;
+            transfer.stop_timers();
             if freed > 0 {
                 self.account.release(Conn(id), freed);
             }

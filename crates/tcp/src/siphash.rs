@@ -63,7 +63,7 @@ mod tests {
 
     /// Two of the vectors that the authors of SipHash publish.
     #[test]
-    fn the_published_vectors_come_out() {
+    fn published_test_vectors_are_reproduced() {
         let key = Secret(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
         let bytes: [u8; 15] = core::array::from_fn(|n| n as u8);
         assert_eq!(key.hash(&[]), 0x726f_db47_dd0e_0e31);

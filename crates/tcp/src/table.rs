@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
 use crate::account::Account;
-use crate::busy::Busy;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::orphans::Orphans;
@@ -17,6 +16,7 @@ use crate::packet::{End, Head, header_bytes, write};
 use crate::row::{Conn, NONE, Row, flags};
 use crate::siphash::Secret;
 use crate::timers::Timers;
+use crate::transfer::Transfer;
 
 /// Where packets go.
 pub trait Device {
@@ -37,7 +37,7 @@ pub(crate) struct Listener {
 
 /// A connection that is over, and when it is forgotten.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Remembered {
     pub due_us: u64,
     pub row: u32,
     /// The row is still of this connection if it expects this sequence number.
@@ -57,8 +57,8 @@ pub struct Table<H, A> {
     pub(crate) free_rows: Vec<u32>,
     /// The first row of each bucket, plus one; 0 if there is none. No buckets if the caller finds connections.
     buckets: Vec<u32>,
-    pub(crate) busy: Vec<Busy<H>>,
-    pub(crate) free_busy: Vec<u32>,
+    pub(crate) transfers: Vec<Transfer<H>>,
+    pub(crate) free_transfers: Vec<u32>,
     /// Our addresses, and the index of each.
     pub(crate) locals: Vec<Ipv6Addr>,
     local_indexes: BTreeMap<Ipv6Addr, u16>,
@@ -74,7 +74,7 @@ pub struct Table<H, A> {
     /// The next place of the side table that is visited while memory is short.
     pub(crate) next_pressed: usize,
     pub(crate) timers: Timers,
-    pub(crate) time_waits: VecDeque<Rest>,
+    pub(crate) time_waits: VecDeque<Remembered>,
     pub(crate) orphans: Orphans,
     /// The time that the caller has given last.
     pub(crate) now_us: u64,
@@ -103,8 +103,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             free_rows: Vec::new(),
             // Zeroes cost no memory before they are used.
             buckets: vec![0; buckets],
-            busy: Vec::new(),
-            free_busy: Vec::new(),
+            transfers: Vec::new(),
+            free_transfers: Vec::new(),
             locals: Vec::new(),
             local_indexes: BTreeMap::new(),
             listeners: Vec::new(),
@@ -148,9 +148,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.len() == 0
     }
 
-    /// The number of busy connections.
-    pub fn busy(&self) -> usize {
-        self.busy.len() - self.free_busy.len()
+    /// The number of connections with an entry in the side table.
+    pub fn transfer_count(&self) -> usize {
+        self.transfers.len() - self.free_transfers.len()
     }
 
     /// The bucket of a connection between these ends, if there are buckets.
@@ -186,7 +186,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let index = self.local_index(local.address)?;
         while self.len() >= self.config.connections as usize {
             let oldest = self.time_waits.pop_front()?;
-            self.rested(&oldest);
+            self.forget_if_same(&oldest);
         }
         let id = self.free_rows.pop().unwrap_or_else(|| {
             self.rows.push(Row::free());
@@ -246,7 +246,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// Notes that a row has something to send.
-    pub(crate) fn touch(&mut self, id: u32) {
+    pub(crate) fn queue_to_send(&mut self, id: u32) {
         let row = &mut self.rows[id as usize];
         if !row.is(flags::DIRTY) {
             row.set(flags::DIRTY);
@@ -257,11 +257,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Notes that an acknowledgement is due at the end of the turn.
     pub(crate) fn acknowledge(&mut self, id: u32) {
         self.rows[id as usize].set(flags::ACK_NOW);
-        self.touch(id);
+        self.queue_to_send(id);
     }
 
     /// Notes that a row may have an event for the caller.
-    pub(crate) fn list(&mut self, id: u32) {
+    pub(crate) fn queue_event(&mut self, id: u32) {
         let row = &mut self.rows[id as usize];
         if row.is(flags::OPEN) && !row.is(flags::LISTED) {
             row.set(flags::LISTED);

@@ -16,10 +16,10 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Makes sure that this place comes out at `due_us` at the latest. `entry_us` is when its earliest entry comes out.
-    pub fn set(&mut self, place: u32, due_us: u64, entry_us: &mut u64) {
-        if due_us < *entry_us {
-            *entry_us = due_us;
+    /// Makes sure that this place comes out at `due_us` at the latest. `queued_us` is when its earliest entry comes out.
+    pub fn set(&mut self, place: u32, due_us: u64, queued_us: &mut u64) {
+        if due_us < *queued_us {
+            *queued_us = due_us;
             self.heap.push(Reverse((due_us, place)));
         }
     }

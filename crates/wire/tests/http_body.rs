@@ -12,15 +12,15 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Outco
     for piece in pieces {
         let mut buf = piece.to_vec();
         let progress = chunked.decode(&mut buf, limit)?;
-        assert!(progress.written <= progress.read && progress.read <= buf.len());
-        assert!(progress.done || progress.read == buf.len());
+        assert!(progress.written <= progress.consumed && progress.consumed <= buf.len());
+        assert!(progress.done || progress.consumed == buf.len());
         assert_eq!(
-            buf[progress.read..],
-            piece[progress.read..],
+            buf[progress.consumed..],
+            piece[progress.consumed..],
             "what follows is untouched"
         );
         data.extend_from_slice(&buf[..progress.written]);
-        trailing.extend_from_slice(&buf[progress.read..]);
+        trailing.extend_from_slice(&buf[progress.consumed..]);
         is_done |= progress.done;
     }
     Ok((data, trailing, is_done))

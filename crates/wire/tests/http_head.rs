@@ -413,9 +413,9 @@ impl Reader {
             None => self.head(),
             Some(Body::Chunked) => match self.chunked.decode(&mut self.buf, 64) {
                 Ok(p) => {
-                    assert!(p.written <= p.read && (p.done || p.read == self.buf.len()));
+                    assert!(p.written <= p.consumed && (p.done || p.consumed == self.buf.len()));
                     self.data.extend_from_slice(&self.buf[..p.written]);
-                    self.buf.drain(..p.read);
+                    self.buf.drain(..p.consumed);
                     if p.done {
                         self.finish();
                     }

@@ -150,7 +150,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
                 "timers",
             ],
             &["cookie", "rack", "reassembly", "row"],
-            &["account", "busy", "orphans"],
+            &["account", "orphans", "transfer"],
             &["table"],
             &[
                 "acknowledgement",

@@ -169,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_payloads_are_told(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn foreign_payloads_are_reported(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Some(header) = Header::decode(&bytes) {
                 prop_assert_eq!(&header.encode()[..], &bytes[..HEADER_BYTES]);
             }

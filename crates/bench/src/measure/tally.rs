@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::add::add;
+use super::add_counters::add_counters;
 use super::payload::Header;
 use super::stats::Latency;
 
@@ -80,7 +80,7 @@ impl Tally {
     /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &Tally) {
         self.latency.merge(&other.latency);
-        add!(
+        add_counters!(
             self, other;
             messages, unmeasured, lost, doubled, misdelivered, missed_away, announced_lost
         );
@@ -92,7 +92,7 @@ impl Tally {
         self.last_arrival_ns = self.last_arrival_ns.max(other.last_arrival_ns);
         self.grid_requests.merge(&other.grid_requests);
         let (own_counts, other_counts) = (&mut self.connections, &other.connections);
-        add!(own_counts, other_counts; bytes, chunks, opened, closed, completed, failed, given_up);
+        add_counters!(own_counts, other_counts; bytes, chunks, opened, closed, completed, failed, given_up);
         if own_counts.first_failure.is_none() {
             own_counts
                 .first_failure
@@ -166,7 +166,7 @@ pub struct RequestCounts {
 impl RequestCounts {
     /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &RequestCounts) {
-        add!(self, other; requests, accepted, refused, unanswered, turned_away);
+        add_counters!(self, other; requests, accepted, refused, unanswered, turned_away);
         self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
         self.answer_times.merge(&other.answer_times);
         if self.first_refusal.is_none() {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn page_begins_with_what_was_measured_here() {
+    fn page_begins_with_local_measurements() {
         let quantiles = json!([[0.5, 1.0], [0.99, 3.0]]);
         let page = body(&[record(json!({
             "scenario": "Million",

@@ -15,7 +15,7 @@ use crate::{floor, sys};
 use crore_wire::mqtt::{PacketId, Qos};
 use crore_wire::websocket::frame::{Opcode, write_header};
 
-/// The maximum size of a batch's head, in bytes. So much space is reserved before its body.
+/// The maximum size of a batch's head, in bytes. This space is reserved before its body.
 const HEAD_BYTES_MAX: usize = 192;
 
 /// The format of messages.

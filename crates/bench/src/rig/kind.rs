@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_is_asked_in_a_protocol_that_it_speaks() {
+    fn each_client_is_probed_in_its_own_protocol() {
         let all = [Protocol::Ws, Protocol::Sse, Protocol::Poll, Protocol::Mqtt];
         assert!(
             all.iter()

@@ -21,7 +21,7 @@ use group::Group;
 
 /// The number of connects a second. At this rate the default memory is full after some ten seconds.
 const RATE_PER_S: f64 = 10_000.0;
-/// The number of clients that try to connect, as a multiple of the estimate. So many show even a large error of the estimate.
+/// The number of clients that try to connect, as a multiple of the estimate. It shows even a large error of the estimate.
 const CLIENTS_FACTOR: f64 = 1.4;
 /// Seconds between two polls.
 const POLL_S: f64 = 0.05;

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn troubles_are_told_in_words() {
+    fn tls_failures_have_texts() {
         assert_eq!(describe_faults(&json!({ "clean": true, "lost": 0 })), None);
         let run = json!({ "lost": 3, "published": { "refused": 1 }, "complaints": "no memory" });
         assert_eq!(

@@ -140,7 +140,7 @@ fn run_batch(args: &RunArgs, server: &Server, first_topic: u32, count: u32) -> R
     let flags = ["--protocol", "mqtt", "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;
-    let report = subscriber.ask("part")?;
+    let report = subscriber.ask("close")?;
     pause(SETTLE_S);
     Ok(Batch {
         process_id: subscriber.process_id(),

@@ -8,7 +8,7 @@
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
 //! | `drop` | resets all connections at once; they reconnect at the connect rate | the report |
-//! | `part` | ends all connections properly, without reconnects | the report |
+//! | `close` | ends all connections properly, without reconnects | the report |
 //! | `churn N` | from now on closes and reopens N connections a second | the report |
 //! | `talk S` | with `--talk`: from now on each client publishes every S seconds; 0 stops that and waits for the answers | the report |
 //!
@@ -43,7 +43,7 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
             "drop" => send_command(subscriber, || {
                 subscriber.shared.drop_commands.fetch_add(1, Relaxed);
             }),
-            "part" => send_command(subscriber, || {
+            "close" => send_command(subscriber, || {
                 subscriber.shared.close_all.store(true, Relaxed)
             }),
             "churn" => {
@@ -63,7 +63,7 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
                 );
                 set_publish_interval(subscriber, interval_s.context("`talk` wants seconds")?);
             }
-            other => bail!("`{other}` is no word of a scenario"),
+            other => bail!("`{other}` is no command"),
         }
         if subscriber.has_ended() {
             bail!("a subscriber thread ended");
@@ -73,7 +73,7 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Sets the interval at which each client of the grid publishes. With 0 the clients stop, and this function waits until no request is in
+/// Sets the interval at which each client publishes. With 0 the clients stop, and this function waits until no request is in
 /// flight. The wait ends, because the workers give up requests without an answer.
 fn set_publish_interval(subscriber: &Subscriber, interval_s: f64) {
     let shared = &subscriber.shared;
@@ -83,7 +83,10 @@ fn set_publish_interval(subscriber: &Subscriber, interval_s: f64) {
             .store((interval_s * 1e6) as u64, Relaxed);
         shared.publish_start_ns.store(sys::now_ns(), Release);
     });
-    while interval_s == 0.0 && shared.grid_requests.load(Relaxed) > 0 && !subscriber.has_ended() {
+    while interval_s == 0.0
+        && shared.publishes_in_flight.load(Relaxed) > 0
+        && !subscriber.has_ended()
+    {
         std::thread::sleep(POLL_INTERVAL);
     }
 }
@@ -91,7 +94,7 @@ fn set_publish_interval(subscriber: &Subscriber, interval_s: f64) {
 /// Issues a command, and waits until every worker has executed it or a worker has ended.
 fn send_command(subscriber: &Subscriber, issue: impl FnOnce()) {
     let shared = &subscriber.shared;
-    let executed_target = shared.executed_commands.load(Relaxed) + shared.tallies.len() as u32;
+    let executed_target = shared.executed_commands.load(Relaxed) + shared.worker_count();
     issue();
     while shared.executed_commands.load(Relaxed) < executed_target && !subscriber.has_ended() {
         std::thread::sleep(POLL_INTERVAL);

@@ -27,16 +27,22 @@ pub struct Shared {
     pub churn_per_s: AtomicU32,
     /// When the churn began.
     pub churn_since_ns: AtomicU64,
-    /// Microseconds between two requests of a grid client. 0 means no requests.
+    /// Microseconds between two publishes of a client. 0 means no requests.
     pub publish_interval_us: AtomicU64,
     /// When `publish_interval_us` was set.
     pub publish_start_ns: AtomicU64,
-    /// The number of requests of grid clients in flight.
-    pub grid_requests: AtomicU64,
+    /// The number of publishes that have no answer yet.
+    pub publishes_in_flight: AtomicU64,
     /// The number of open connections.
     pub live: AtomicU64,
     /// The maximum number of open connections at the same time.
     pub live_max: AtomicU64,
     /// The number of connections that were given up.
     pub given_up: AtomicU64,
+}
+
+impl Shared {
+    pub fn worker_count(&self) -> u32 {
+        self.tallies.len() as u32
+    }
 }

@@ -29,7 +29,7 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const EVENTS_MAX: usize = 256;
 /// The maximum number of long-polls that send their next request before the next wait for events.
 const NEXT_POLLS_MAX: usize = 64;
-/// If so many answered long-polls have not sent their next request, some of them send it even if there are events to handle.
+/// If this many answered long-polls have not sent their next request, some of them send it even if there are events to handle.
 const ANSWERED_POLLS_MAX: usize = 16 << 10;
 /// The maximum number of connects in progress, of all workers together. It is below the usual accept backlog.
 const IN_PROGRESS_MAX: usize = 1024;

@@ -23,10 +23,10 @@ pub struct Pace {
 impl Pace {
     /// The pace for a device queue of this length. Half of the queue is left for messages.
     pub fn for_queue(queue_packets: u32) -> Pace {
-        let connects_max = (queue_packets / 2).max(1);
+        let half_queue = (queue_packets / 2).max(1);
         Pace {
-            steps_max: connects_max.min(STEPS_MAX),
-            in_progress_max: connects_max.min(IN_PROGRESS_MAX),
+            steps_max: half_queue.min(STEPS_MAX),
+            in_progress_max: half_queue.min(IN_PROGRESS_MAX),
         }
     }
 
@@ -40,39 +40,48 @@ impl Pace {
     }
 }
 
+/// The time from which the connect rate counts, and the number of connects since.
+struct RateWindow {
+    start_ns: u64,
+    connect_count: u64,
+}
+
 /// The clients that still have to connect.
 pub struct ConnectQueue {
     pub pace: Pace,
     /// Clients that may reconnect.
     pub ready: VecDeque<u32>,
     pub in_progress: u32,
-    clients: u32,
+    client_count: u32,
     /// The first client that has not been taken from the queue yet.
     next_new_client: u32,
-    /// The time from which the connect rate counts, and the number of connects since.
-    rate_start: Option<(u64, u64)>,
+    /// From the first connect on.
+    rate_window: Option<RateWindow>,
 }
 
 impl ConnectQueue {
-    /// A queue of `clients` clients, none of which has connected.
-    pub fn new(pace: Pace, clients: u32) -> ConnectQueue {
+    /// A queue of `client_count` clients, none of which has connected.
+    pub fn new(pace: Pace, client_count: u32) -> ConnectQueue {
         ConnectQueue {
             pace,
             ready: VecDeque::new(),
             in_progress: 0,
-            clients,
+            client_count,
             next_new_client: 0,
-            rate_start: None,
+            rate_window: None,
         }
     }
 
     /// How many clients may connect now, at a rate of `per_s`. The first call starts the time from which the rate counts.
     pub fn due_count(&mut self, per_s: Option<f64>, now_ns: u64) -> u64 {
-        let (start_ns, connect_count) = *self.rate_start.get_or_insert((now_ns, 0));
-        let due = per_s.map_or(u64::MAX, |per_s| {
-            ((now_ns - start_ns) as f64 * per_s / 1e9) as u64 + 1
+        let window = self.rate_window.get_or_insert(RateWindow {
+            start_ns: now_ns,
+            connect_count: 0,
         });
-        due.saturating_sub(connect_count)
+        let due = per_s.map_or(u64::MAX, |per_s| {
+            ((now_ns - window.start_ns) as f64 * per_s / 1e9) as u64 + 1
+        });
+        due.saturating_sub(window.connect_count)
     }
 
     /// Takes the next client to connect, if one more connect may be in progress.
@@ -81,13 +90,13 @@ impl ConnectQueue {
             return None;
         }
         let index = self.ready.pop_front().or_else(|| {
-            let is_left = self.next_new_client < self.clients;
+            let is_left = self.next_new_client < self.client_count;
             self.next_new_client += u32::from(is_left);
             is_left.then(|| self.next_new_client - 1)
         })?;
         self.in_progress += 1;
-        if let Some((_, connect_count)) = &mut self.rate_start {
-            *connect_count += 1;
+        if let Some(window) = &mut self.rate_window {
+            window.connect_count += 1;
         }
         Some(index)
     }
@@ -125,9 +134,9 @@ impl DropQueue {
         drops
     }
 
-    /// A random client number below `clients`.
-    pub fn random_client(&mut self, clients: u32) -> u32 {
-        self.random.below(clients)
+    /// A random client number below `client_count`.
+    pub fn random_client(&mut self, client_count: u32) -> u32 {
+        self.random.below(client_count)
     }
 
     /// Adds `new_resets` resets, and takes the clients that reset in this turn, at most `steps`. All clients below the number of

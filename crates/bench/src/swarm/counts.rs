@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::wire::Traffic;
-use crate::measure::add::add;
+use crate::measure::add_counters::add_counters;
 use crate::measure::stats::Latency;
 use crate::measure::tally::Tally;
 
@@ -48,7 +48,7 @@ impl Counts {
     pub fn merge(&mut self, other: &Counts) {
         self.tally.merge(&other.tally);
         self.setup_times.merge(&other.setup_times);
-        add!(
+        add_counters!(
             self, other;
             wrong_length, violations, dropped, late_closes, slow_missed,
             retransmitted, out_of_order, repeated, resets

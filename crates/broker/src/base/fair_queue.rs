@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_one_party_holds_up_no_other() {
+    fn requests_of_one_party_delay_no_other() {
         let mut queue = FairQueue::default();
         for item in 0..200 {
             queue.push(1, item);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_party_that_was_away_gets_no_more_than_its_share() {
+    fn returned_party_gets_no_more_than_its_share() {
         let mut queue = FairQueue::default();
         queue.push(2, 0);
         for item in 1..100 {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_party_that_queues_again_while_it_is_served_comes_behind_the_others() {
+    fn party_that_queues_again_while_served_goes_to_the_end() {
         let mut queue = FairQueue::default();
         queue.push(1, 'a');
         queue.push(2, 'b');

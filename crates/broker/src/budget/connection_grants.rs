@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_exists_while_somebody_on_it_is_known() {
+    fn page_of_members_exists_while_one_of_them_is_known() {
         assert!(size_of::<GrantsPage>() <= ROWS_PER_PAGE * 12 + 8);
         let mut table = ConnectionGrants::default();
         let known = |until_unix_s| VerifiedClient {

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn few_clients_of_a_server_that_stops_come_back_soon_and_a_crowd_as_one_that_is_turned_away() {
+    fn reconnect_delay_of_a_stopping_server_grows_with_its_connections() {
         for spread in 0..1_600 {
             assert!((500..=2_000).contains(&reconnect_after_ms(spread, 2)));
             assert!((2_500..=10_000).contains(&reconnect_after_ms(spread, 500)));

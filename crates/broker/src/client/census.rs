@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_in_part_says_nothing() {
+    fn incomplete_walk_has_no_result() {
         let mut census = Census::default();
         let (end, party) = (ROWS_PER_TURN + 1, Party::user("one", 1));
         assert_eq!(census.next_rows(end), 0..ROWS_PER_TURN);

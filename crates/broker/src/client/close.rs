@@ -111,7 +111,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let row = self.conns.get(slot);
         let waits = row.link.outbox != NONE;
         // The client of a stream sends nothing after its request.
-        let is_last = row.link.has(EOF) || self.conns.is_stream(slot);
+        let is_last = row.link.has(EOF) || self.conns.is_http2_request(slot);
         let how = (!waits && is_last).then_some(CloseMode::Now);
         self.mark_end(slot, Closed::Done, how);
         if waits || how.is_some() {
@@ -128,7 +128,7 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
     pub(crate) fn drop_connection(&mut self, slot: u32, mode: CloseMode) {
         // If a part of an answer was sent, the client must not take it for the complete answer.
-        let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
+        let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_http2_request(slot);
         let how = if is_cut { CloseMode::Reset } else { mode };
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);

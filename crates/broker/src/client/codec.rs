@@ -36,7 +36,7 @@ pub(crate) enum OfferOutcome {
 /// For protocols whose clients subscribe once, with their request. No method of it that writes is ever called.
 pub(crate) enum NoSubscriptionHandler {}
 
-/// A protocol whose clients may have several subscriptions, and may add and remove them at any time. `part` is the index of a subscription in the
+/// A protocol whose clients may have several subscriptions, and may add and remove them at any time. `sub_index` is the index of a subscription in the
 /// connection's list.
 pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     /// For a connection with one subscription, whose state is in the connection's row: the encoding, if the bytes of a message are the same for all
@@ -45,7 +45,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
 
     /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page, so the implementation must
     /// tell the client only the first time.
-    fn tell_granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
+    fn tell_granted<I: Io>(clients: &mut Clients<P>, slot: u32, sub_index: u32, io: &mut I);
 
     /// If the page answers a subscribe command, and the protocol puts the messages into its answer: sends them so, and returns true. If it returns
     /// false, they are sent one by one.
@@ -79,19 +79,19 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
         out: &mut Packets,
     ) -> OfferOutcome;
 
-    /// Appends a live message that matches several subscriptions of the client (`parts`), by their filters or because they name its topic. Leaves in
-    /// `parts` those that must read it from the log later.
+    /// Appends a live message that matches several subscriptions of the client (`sub_indexes`), by their filters or because they name its topic. Leaves in
+    /// `sub_indexes` those that must read it from the log later.
     fn append_message_to_several(
         clients: &mut Clients<P>,
         subs: &Subscriptions,
         deliveries: &Deliveries,
         slot: u32,
-        parts: &mut Vec<u32>,
+        sub_indexes: &mut Vec<u32>,
         message: &Message<'_>,
         out: &mut Packets,
     ) {
-        parts.retain(|part| {
-            let subscription = (slot, *part);
+        sub_indexes.retain(|sub_index| {
+            let subscription = (slot, *sub_index);
             Self::message(clients, subs, deliveries, subscription, message, out)
                 == OfferOutcome::Full
         });

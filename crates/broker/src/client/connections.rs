@@ -164,7 +164,7 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Whether the row is a stream: one of several consumers on one socket.
     #[inline]
-    pub(crate) fn is_stream(&self, slot: u32) -> bool {
+    pub(crate) fn is_http2_request(&self, slot: u32) -> bool {
         let socket = self.rows.get(slot).link.socket;
         self.links.link_of(socket).is_some()
     }
@@ -344,7 +344,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.changed_side_rows = changed;
     }
 
-    /// Whether so many side rows may have changed that their charges must be updated before the end of the turn.
+    /// Whether too many side rows may have changed for their charges to wait until the end of the turn.
     #[inline]
     pub(crate) fn must_weigh_now(&self) -> bool {
         self.changed_side_rows.len() > CHANGED_SIDE_ROWS_MAX

@@ -41,7 +41,7 @@ pub(crate) fn handle_deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u
 pub(crate) fn charge_if_nothing_is_read<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
     let row = clients.conns.get(slot);
     // The bytes of a stream are in the buffer of its link, which is charged for its own outbox.
-    if row.link.outbox == NONE || clients.conns.is_stream(slot) {
+    if row.link.outbox == NONE || clients.conns.is_http2_request(slot) {
         return;
     }
     let settings = &clients.ctx.world.settings;

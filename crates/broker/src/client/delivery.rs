@@ -154,7 +154,7 @@ pub(crate) struct Addressee {
     /// The number of the message in the run.
     pub message: u32,
     /// The index of the connection's filter.
-    pub part: u32,
+    pub filter_index: u32,
 }
 
 impl Addressee {
@@ -162,13 +162,13 @@ impl Addressee {
         Addressee {
             slot: member.slot,
             message,
-            part: member.part,
+            filter_index: member.filter_index,
         }
     }
 
     /// The order of delivery: by connection, then by message. It is one number, because sorting compares numbers in half the time.
     pub fn order(&self) -> u128 {
-        u128::from(self.slot) << 64 | u128::from(self.message) << 32 | u128::from(self.part)
+        u128::from(self.slot) << 64 | u128::from(self.message) << 32 | u128::from(self.filter_index)
     }
 }
 

@@ -20,27 +20,31 @@ use crate::filters::matching::GroupPosition;
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Makes a subscription fall back. It has seen its topic up to `offset`.
-    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
+    pub(crate) fn fall_back(&mut self, slot: u32, sub_index: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
-        self.continue_from_log(slot, part, offset);
+        self.continue_from_log(slot, sub_index, offset);
     }
 
     /// Makes a subscription fall back that still has unsent messages in the server's buffer, up to `offset`. Its next page begins after `offset`, and the
     /// position of the client does not change.
-    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
+    pub(crate) fn fall_back_unsent(&mut self, slot: u32, sub_index: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
-        schedule_page(self, slot, part, offset);
+        schedule_page(self, slot, sub_index, offset);
     }
 
     /// Continues a subscription from the log after `offset`. The subscription is not live any more.
-    pub(crate) fn continue_from_log(&mut self, slot: u32, part: u32, offset: u64) {
+    pub(crate) fn continue_from_log(&mut self, slot: u32, sub_index: u32, offset: u64) {
         let epoch = self.ctx.world.epoch;
         if self.conns.get(slot).has_option(SUBSCRIPTION_LIST)
-            && let Some(sub) = self.conns.ensure_side_row(slot).list.get_mut(part as usize)
+            && let Some(sub) = self
+                .conns
+                .ensure_side_row(slot)
+                .list
+                .get_mut(sub_index as usize)
         {
             (sub.offset, sub.epoch) = (offset, epoch);
         }
-        schedule_page(self, slot, part, offset);
+        schedule_page(self, slot, sub_index, offset);
     }
 
     /// Makes a group of filters fall back in one partition. The group has seen that partition up to `offset`.
@@ -48,7 +52,7 @@ impl<P: ProtocolTypes> Clients<P> {
         &mut self,
         matching: &Matching,
         slot: u32,
-        serial: u32,
+        group_serial: u32,
         (partition, offset): (PartitionId, u64),
     ) {
         self.meter.stats.fallbacks += 1;
@@ -56,7 +60,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
             return self.end_as_broken(slot);
         };
-        let Some(group) = subscriptions.group(serial) else {
+        let Some(group) = subscriptions.group(group_serial) else {
             return self.end_as_broken(slot);
         };
         let live_position = |offset| GroupPosition {
@@ -77,18 +81,23 @@ impl<P: ProtocolTypes> Clients<P> {
             epoch,
             ..GroupPosition::default()
         };
-        subscriptions.set_positions(serial, positions);
+        subscriptions.set_positions(group_serial, positions);
     }
 }
 
 /// Records that the next page (a bounded run of past messages) of a topic begins after `offset`.
-fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
+fn schedule_page<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    slot: u32,
+    sub_index: u32,
+    offset: u64,
+) {
     if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         let Some(sub) = clients
             .conns
             .ensure_side_row(slot)
             .list
-            .get_mut(part as usize)
+            .get_mut(sub_index as usize)
         else {
             return clients.end_as_broken(slot);
         };
@@ -98,6 +107,6 @@ fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u3
     }
     let epoch = clients.ctx.world.epoch;
     let behind = &mut clients.conns.ensure_side_row(slot).behind;
-    behind.retain(|behind| behind.part != part);
-    behind.push(BehindSubscription::new(part, offset, epoch));
+    behind.retain(|behind| behind.sub_index != sub_index);
+    behind.push(BehindSubscription::new(sub_index, offset, epoch));
 }

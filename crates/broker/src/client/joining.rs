@@ -128,11 +128,18 @@ pub(crate) fn request_group_page<P: ProtocolTypes>(
         return false;
     }
     let since = Since::At(Position::new(at.epoch, at.offset));
-    let of = (
+    let (home, partition) = (
         clients.ctx.world.placement().home_of(partition),
         Some(partition),
     );
-    request_pages_of_home(clients, subs, asking, of, (since, None), true);
+    request_pages_of_home(
+        clients,
+        subs,
+        asking,
+        (home, partition),
+        (since, None),
+        true,
+    );
     true
 }
 
@@ -221,8 +228,8 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
         clients.end_as_broken(slot);
         return Err(Reason::Broken);
     };
-    let part = subscriptions.next_index();
-    let (row, place) = matching.join(filter, Member { slot, part }, client, filters_max)?;
+    let filter_index = subscriptions.next_index();
+    let (row, place) = matching.join(filter, Member { slot, filter_index }, client, filters_max)?;
     if let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) {
         subscriptions.add(serial, row, place, id);
     }
@@ -254,9 +261,9 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(subscriptions) = filter_subscriptions(&self.conns, slot) else {
             return;
         };
-        let parts: Vec<u32> = subscriptions.parts_of(serial).map(|(at, _)| at).collect();
-        for part in parts {
-            leave_filter(self, subs, slot, part);
+        let filter_indexes: Vec<u32> = subscriptions.parts_of(serial).map(|(at, _)| at).collect();
+        for filter_index in filter_indexes {
+            leave_filter(self, subs, slot, filter_index);
         }
         if let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) {
             // If the group has no filter yet, it still exists here.
@@ -310,19 +317,19 @@ pub(crate) fn leave_filter<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    part: u32,
+    filter_index: u32,
 ) {
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
-    let Some((row, member_index)) = subscriptions.and_then(|all| all.remove(part)) else {
+    let Some((row, member_index)) = subscriptions.and_then(|all| all.remove(filter_index)) else {
         return clients.end_as_broken(slot);
     };
     let Removal {
         moved_member,
         closed_filter,
     } = subs.matching.leave(row, member_index);
-    if let Some(Member { slot, part }) = moved_member {
+    if let Some(Member { slot, filter_index }) = moved_member {
         match filter_subscriptions_mut(&mut clients.conns, slot) {
-            Some(subscriptions) => subscriptions.set_member_index(part, member_index),
+            Some(subscriptions) => subscriptions.set_member_index(filter_index, member_index),
             None => clients.end_as_broken(slot),
         }
     }

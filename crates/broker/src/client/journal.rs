@@ -15,13 +15,13 @@ impl<P: ProtocolTypes> Clients<P> {
     #[inline]
     pub(crate) fn record_event(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
         if self.meter.journal.is_some() {
-            self.record_event_in_journal(slot, what, detail);
+            self.record_event_cold(slot, what, detail);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn record_event_in_journal(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
+    fn record_event_cold(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
         let conn = self.conns.id_of(slot);
         let user = user_of(&self.conns, conn);
         if let Some(journal) = &mut self.meter.journal {
@@ -40,9 +40,9 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Records why the current connection is about to end.
     #[inline]
-    pub(crate) fn record_end_reason(&mut self, words: &str) {
+    pub(crate) fn record_end_reason(&mut self, reason: &str) {
         if let Some(journal) = &mut self.meter.journal {
-            journal.set_end_reason(words);
+            journal.set_end_reason(reason);
         }
     }
 
@@ -54,12 +54,12 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Reports a connection that was not accepted.
     #[inline]
-    pub(crate) fn report_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
+    pub(crate) fn report_turned_away<I: Io>(&self, peer: IpAddr, reason: &str, io: &mut I) {
         if self.meter.journal.is_some() {
             io.report_client_event(&ClientEvent::without_connection(
                 EventKind::Refused,
                 Some(peer),
-                words,
+                reason,
             ));
         }
     }
@@ -68,20 +68,20 @@ impl<P: ProtocolTypes> Clients<P> {
     #[inline]
     pub(crate) fn report_recorded_events<I: Io>(&mut self, io: &mut I) {
         if self.meter.journal.is_some() {
-            self.report_events_of_journal(io);
+            self.report_recorded_events_cold(io);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn report_events_of_journal<I: Io>(&mut self, io: &mut I) {
-        let noted = self.meter.journal.as_mut().map(|journal| journal.take());
-        for mut event in noted.into_iter().flatten() {
+    fn report_recorded_events_cold<I: Io>(&mut self, io: &mut I) {
+        let events = self.meter.journal.as_mut().map(|journal| journal.take());
+        for mut event in events.into_iter().flatten() {
             let conn = event.conn.filter(|conn| self.conns.is_current(*conn));
-            let named = conn.and_then(|conn| self.conns.address_of(conn.slot, io));
-            event.address = named.or(event.address);
+            let relayed_address = conn.and_then(|conn| self.conns.address_of(conn.slot, io));
+            event.address = relayed_address.or(event.address);
             // A request of HTTP/2 has a row of its own, but is no client.
-            let is_request = conn.is_some_and(|conn| self.conns.is_stream(conn.slot));
+            let is_request = conn.is_some_and(|conn| self.conns.is_http2_request(conn.slot));
             if let Some(journal) = self.meter.journal.as_mut().filter(|_| !is_request) {
                 journal.report_to_streams(&event);
             }
@@ -90,19 +90,19 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Begins a stream of the clients that connect and disconnect, for the operator's webhooks.
-    pub(crate) fn begin_event_stream(&mut self, number: u64) {
+    pub(crate) fn begin_event_stream(&mut self, stream_id: u64) {
         let journal = self.meter.journal.get_or_insert_default();
-        journal.begin_stream(number);
+        journal.begin_stream(stream_id);
     }
 
     /// The next events of such a stream; `None` if it does not exist or has lost events.
-    pub(crate) fn next_events(&mut self, number: u64) -> Option<Vec<ClientEvent>> {
-        self.meter.journal.as_mut()?.take_stream_events(number)
+    pub(crate) fn next_events(&mut self, stream_id: u64) -> Option<Vec<ClientEvent>> {
+        self.meter.journal.as_mut()?.take_stream_events(stream_id)
     }
 
     /// Ends such a stream. Removes the journal if neither the log nor another stream needs it.
-    pub(crate) fn end_event_stream(&mut self, number: u64) {
-        if (self.meter.journal.as_mut()).is_some_and(|journal| !journal.end_stream(number)) {
+    pub(crate) fn end_event_stream(&mut self, stream_id: u64) {
+        if (self.meter.journal.as_mut()).is_some_and(|journal| !journal.end_stream(stream_id)) {
             self.meter.journal = None;
         }
     }

@@ -38,14 +38,14 @@ const HEADER_BYTES: usize = crore_wire::http2::frame::HEADER_BYTES;
 impl SocketId {
     /// Whether this is the number of a stream.
     #[inline]
-    pub(crate) fn is_stream(self) -> bool {
+    pub(crate) fn is_http2_stream(self) -> bool {
         (STREAM..NO_SOCKET.0).contains(&self.0)
     }
 
     /// The number of the stream; `None` for a socket.
     #[inline]
     fn stream(self) -> Option<u32> {
-        self.is_stream().then_some(self.0 & !STREAM)
+        self.is_http2_stream().then_some(self.0 & !STREAM)
     }
 }
 

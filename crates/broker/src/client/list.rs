@@ -46,18 +46,18 @@ pub(crate) fn subscription_list<P: ProtocolTypes>(
 pub(crate) fn sub<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> Option<&ListedSubscription<P::SubscriptionState>> {
-    subscription_list(conns, slot).get(part as usize)
+    subscription_list(conns, slot).get(sub_index as usize)
 }
 
 /// The same, to be changed.
 pub(crate) fn subscription_at_mut<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> Option<&mut ListedSubscription<P::SubscriptionState>> {
-    conns.ensure_side_row(slot).list.get_mut(part as usize)
+    conns.ensure_side_row(slot).list.get_mut(sub_index as usize)
 }
 
 /// The index of the subscription to this topic.
@@ -71,8 +71,8 @@ pub(crate) fn index_of_topic<P: ProtocolTypes>(
     let topic = subs.topics.find(hash, name)?;
     let list = subscription_list(&clients.conns, slot);
     clients.meter.work.steps.add(list.len() / 8);
-    let part = list.iter().position(|sub| sub.topic == topic)?;
-    Some(part as u32)
+    let sub_index = list.iter().position(|sub| sub.topic == topic)?;
+    Some(sub_index as u32)
 }
 
 /// The index of the subscription with this filter, which has wildcards.
@@ -103,11 +103,11 @@ pub(crate) fn add_to_list<P: ProtocolTypes>(
         .enumerate()
         .filter(|(_, sub)| is_free_index(sub));
     let free_entry = changes.then(|| vacant.next()).flatten();
-    let part = match free_entry.map(|(part, former)| (part, former.serial)) {
-        Some((part, former)) => {
-            let serial = former.wrapping_add(1);
-            list[part] = ListedSubscription { serial, ..sub };
-            part
+    let index = match free_entry.map(|(index, former)| (index, former.serial)) {
+        Some((index, former_serial)) => {
+            let serial = former_serial.wrapping_add(1);
+            list[index] = ListedSubscription { serial, ..sub };
+            index
         }
         None => {
             if list.len() == list.capacity() {
@@ -118,7 +118,7 @@ pub(crate) fn add_to_list<P: ProtocolTypes>(
             list.len() - 1
         }
     };
-    part as u32
+    index as u32
 }
 
 /// Ends a subscription. Its index becomes free.
@@ -126,46 +126,48 @@ pub(crate) fn remove_subscription<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) {
     let side_row = clients.conns.ensure_side_row(slot);
-    side_row.behind.retain(|behind| behind.part != part);
-    let Some(sub) = side_row.list.get(part as usize) else {
+    side_row
+        .behind
+        .retain(|behind| behind.sub_index != sub_index);
+    let Some(sub) = side_row.list.get(sub_index as usize) else {
         return clients.end_as_broken(slot);
     };
     let (topic, place, flags) = (sub.topic, sub.member_place, sub.flags);
     let is_filter = sub.filter != 0;
-    free_index(&mut clients.conns, slot, part);
+    free_index(&mut clients.conns, slot, sub_index);
     if is_filter {
-        end_filter_groups(clients, subs, slot, part, None);
+        end_filter_groups(clients, subs, slot, sub_index, None);
     } else if topic != NONE {
         end_topic_subscription(clients, subs, slot, (topic, place), flags);
     }
 }
 
-/// Ends the groups of filters of a subscription, except the group `own`. Besides its own, a subscription may have one that only sends retained messages.
+/// Ends the groups of filters of a subscription, except the group `own_serial`. Besides its own, a subscription may have one that only sends retained messages.
 pub(crate) fn end_filter_groups<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    part: u32,
-    own: Option<u32>,
+    sub_index: u32,
+    own_serial: Option<u32>,
 ) {
     let subscriptions = filter_subscriptions(&clients.conns, slot);
     let parts = subscriptions.into_iter().flat_map(|all| all.parts());
-    let of_part = parts.filter(|(_, it)| it.id == part && Some(it.group) != own);
-    let groups: Vec<u32> = of_part.map(|(_, it)| it.group).collect();
+    let other_groups = parts.filter(|(_, it)| it.id == sub_index && Some(it.group) != own_serial);
+    let groups: Vec<u32> = other_groups.map(|(_, it)| it.group).collect();
     for serial in groups {
         clients.leave_group(subs, slot, serial);
     }
 }
 
 /// Frees the index of a subscription that has ended everywhere else.
-pub(crate) fn free_index<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
+pub(crate) fn free_index<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, sub_index: u32) {
     if let Some(side_row) = conns.find_side_row_mut(slot) {
         side_row.names_bytes = NamesBytes::Unknown;
     }
-    if let Some(sub) = subscription_at_mut(conns, slot, part) {
+    if let Some(sub) = subscription_at_mut(conns, slot, sub_index) {
         (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);
         debug_assert!(is_free_index(sub), "the protocol still carries it out");
     }
@@ -216,36 +218,36 @@ pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32
 pub(crate) fn index_with_serial<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> u32 {
     if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-        return part;
+        return sub_index;
     }
-    let serial = sub(conns, slot, part).map_or(0, |sub| sub.serial);
-    part | u32::from(serial) << SERIAL_SHIFT
+    let serial = sub(conns, slot, sub_index).map_or(0, |sub| sub.serial);
+    sub_index | u32::from(serial) << SERIAL_SHIFT
 }
 
 /// The index that an answer is for, if it still has the same subscription.
 pub(crate) fn index_if_current<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-    name: u32,
+    index_with_serial: u32,
 ) -> Option<u32> {
-    let part = name & ((1 << SERIAL_SHIFT) - 1);
+    let sub_index = index_with_serial & ((1 << SERIAL_SHIFT) - 1);
     if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-        return (name == 0).then_some(0);
+        return (index_with_serial == 0).then_some(0);
     }
-    let sub = sub(conns, slot, part)?;
-    (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
+    let sub = sub(conns, slot, sub_index)?;
+    (u32::from(sub.serial) == index_with_serial >> SERIAL_SHIFT).then_some(sub_index)
 }
 
 /// The serial number of a subscription with wildcards among the connection's filters.
 pub(crate) fn group_serial<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> Option<u32> {
-    sub(conns, slot, part)?.filter.checked_sub(1)
+    sub(conns, slot, sub_index)?.filter.checked_sub(1)
 }
 
 /// The index of the subscription with this serial number among the connection's filters.
@@ -263,15 +265,15 @@ pub(crate) fn name_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     subs: &Subscriptions,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> Vec<u8> {
-    let Some(sub) = sub(conns, slot, part) else {
+    let Some(sub) = sub(conns, slot, sub_index) else {
         return Vec::new();
     };
     match sub.protocol_state.name() {
         Some(name) => name.to_vec(),
         None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
-        None => filter_of(conns, &subs.matching, slot, part).unwrap_or_default(),
+        None => filter_of(conns, &subs.matching, slot, sub_index).unwrap_or_default(),
     }
 }
 
@@ -280,9 +282,9 @@ pub(crate) fn filter_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     matching: &Matching,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> Option<Vec<u8>> {
-    let serial = group_serial(conns, slot, part)?;
+    let serial = group_serial(conns, slot, sub_index)?;
     let (_, found) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
     Some(matching.name(found.row))
 }

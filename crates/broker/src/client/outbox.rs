@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_messages_that_were_written_those_count_that_were_not_sent() {
+    fn only_unsent_written_messages_count() {
         // The socket took seven of ten bytes.
         let mut outbox = outbox(b"xyz");
         outbox.count_messages(10, &[4, 7, 8, 10]);

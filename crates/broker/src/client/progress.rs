@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_now_and_then_and_a_good_beginning_do_not_hold_it() {
+    fn slow_bytes_after_a_fast_beginning_do_not_hold_the_connection() {
         // The check that finds the allowance used up comes after its last second.
         assert_eq!(lasts_s(1, 0.0), Some(21));
         assert_eq!(lasts_s(1 << 20, 0.0), Some(21));

@@ -250,11 +250,16 @@ pub(crate) trait Protocol<P: Protocols> {
     /// Handles the home's answer to a subscribe: a page of messages, or a refusal. Tells the client if messages are lost.
     fn handle_page<I: Io>(
         front: &mut Front<P>,
-        of: SubscriptionRef,
+        subscription: SubscriptionRef,
         page: TopicPage<'_>,
         io: &mut I,
     ) {
-        handle_topic_page::<Self::SubscriptionHandler, P, I>(front, (of.slot, of.part), page, io);
+        handle_topic_page::<Self::SubscriptionHandler, P, I>(
+            front,
+            (subscription.slot, subscription.sub_index),
+            page,
+            io,
+        );
     }
 
     /// Handles a page that the client has asked for (history). False if the page is for a subscription.
@@ -288,12 +293,24 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// Delivers the live messages of the current run to a subscription, if there is no encoding that it shares.
-    fn deliver_live<I: Io>(front: &mut Front<P>, of: SubscriptionRef, frames: &Frames, io: &mut I) {
-        let SubscriptionRef { slot, part, .. } = of;
+    fn deliver_live<I: Io>(
+        front: &mut Front<P>,
+        subscription: SubscriptionRef,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let SubscriptionRef {
+            slot, sub_index, ..
+        } = subscription;
         if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
             front.clients.move_to_list(slot);
         }
-        deliver_live_messages::<Self::SubscriptionHandler, P, I>(front, (slot, part), frames, io);
+        deliver_live_messages::<Self::SubscriptionHandler, P, I>(
+            front,
+            (slot, sub_index),
+            frames,
+            io,
+        );
     }
 
     /// Delivers, in order, the messages of a run that match the connection's filters. Skips a message if the filters still catch up in its partition.

@@ -30,7 +30,7 @@ use crate::store::slab::NONE;
 pub(crate) struct Parcel<'a, E> {
     slot: u32,
     /// The index of the subscription, if the connection has several.
-    part: u32,
+    sub_index: u32,
     encoding: E,
     messages: Range<usize>,
     frames: &'a Frames,
@@ -38,10 +38,15 @@ pub(crate) struct Parcel<'a, E> {
 
 impl<'a, E> Parcel<'a, E> {
     /// All messages of the run.
-    fn for_whole_run((slot, part): (u32, u32), encoding: E, run: &Run, frames: &'a Frames) -> Self {
+    fn for_whole_run(
+        (slot, sub_index): (u32, u32),
+        encoding: E,
+        run: &Run,
+        frames: &'a Frames,
+    ) -> Self {
         Parcel {
             slot,
-            part,
+            sub_index,
             encoding,
             messages: 0..run.records().len(),
             frames,
@@ -53,7 +58,7 @@ impl<'a, E> Parcel<'a, E> {
         let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
         Parcel {
             slot,
-            part: 0,
+            sub_index: 0,
             encoding,
             messages: first..last + 1,
             frames,
@@ -66,7 +71,11 @@ impl<P: Protocols> Front<P> {
     #[inline(always)] // most deliveries; a call would be a tenth of one
     pub(crate) fn push_encoded<I: Io>(
         &mut self,
-        SubscriptionRef { slot, topic, part }: SubscriptionRef,
+        SubscriptionRef {
+            slot,
+            topic,
+            sub_index,
+        }: SubscriptionRef,
         encoding: P::Encoding,
         frames: &Frames,
         io: &mut I,
@@ -75,7 +84,7 @@ impl<P: Protocols> Front<P> {
             P::encode_once(self, encoding, topic, frames);
         }
         let run = &self.feed.run;
-        let parcel = Parcel::for_whole_run((slot, part), encoding, run, frames);
+        let parcel = Parcel::for_whole_run((slot, sub_index), encoding, run, frames);
         push(&mut self.clients, &self.subs, run, &parcel, io);
     }
 }
@@ -140,9 +149,9 @@ fn send_contiguous<P: ProtocolTypes, I: Io>(
     );
     row.link.sent_s = clients.ctx.now.s;
     let socket = row.link.socket;
-    let part = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
-    let len = part.as_ref().len();
-    let sent = clients.conns.write(socket, &[part], io);
+    let output = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
+    let len = output.as_ref().len();
+    let sent = clients.conns.write(socket, &[output], io);
     if sent < len {
         return queue_rest_of_parcel(clients, subs, run, parcel, sent, io);
     }
@@ -299,7 +308,7 @@ fn queue_messages<P: ProtocolTypes>(
     for n in from..parcel.messages.end {
         let len = run.len(parcel.encoding, n, parcel.frames);
         let record = &run.records()[n];
-        let subscription = (parcel.slot, parcel.part);
+        let subscription = (parcel.slot, parcel.sub_index);
         let bounds = || clients.bounds_in_run(&subs.topics, run, subscription, n, parcel.frames);
         let waits = !record.latest || planted::is(Fault::Superseded);
         if !waits || !fits(&clients.conns, parcel.slot, len, bounds) {
@@ -313,7 +322,7 @@ fn queue_messages<P: ProtocolTypes>(
                     n..parcel.messages.end,
                 );
             }
-            return clients.fall_back(parcel.slot, parcel.part, offset);
+            return clients.fall_back(parcel.slot, parcel.sub_index, offset);
         }
         match run.is_contiguous(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {

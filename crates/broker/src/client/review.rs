@@ -40,9 +40,10 @@ pub struct Review {
 impl Review {
     /// Records whether connections must be reviewed when the settings `next` replace `former`.
     pub fn note_change(&mut self, former: &Settings, next: &Settings) {
-        let everybody = |of: &Settings| (of.access.closed, of.access.anonymous_wildcards);
-        let open_rules = |of: &Settings| -> Vec<_> {
-            let rules = of.rules.iter();
+        let everybody =
+            |settings: &Settings| (settings.access.closed, settings.access.anonymous_wildcards);
+        let open_rules = |settings: &Settings| -> Vec<_> {
+            let rules = settings.rules.iter();
             rules.map(|rule| (rule.filter.clone(), rule.open)).collect()
         };
         let is_same = everybody(former) == everybody(next)
@@ -50,8 +51,8 @@ impl Review {
             && open_rules(former) == open_rules(next)
             && former.access.revoked == next.access.revoked;
         self.due |= next.access.closed && !is_same;
-        let presence_rules = |of: &Settings| -> Vec<_> {
-            let rules = of.rules.iter();
+        let presence_rules = |settings: &Settings| -> Vec<_> {
+            let rules = settings.rules.iter();
             rules
                 .map(|rule| (rule.filter.clone(), rule.presence))
                 .collect()

@@ -126,7 +126,8 @@ impl<P: ProtocolTypes> Clients<P> {
             &self.ctx.world.rules,
         );
         let opens = |right| {
-            everybody.iter().any(|(of, _)| of.has(right)) || rules.any_grants_everybody(right)
+            everybody.iter().any(|(rights, _)| rights.has(right))
+                || rules.any_grants_everybody(right)
         };
         opens(Right::Publish) || opens(Right::Subscribe)
     }

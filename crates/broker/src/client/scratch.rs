@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_counts_and_counts_once() {
+    fn first_reason_is_counted_once() {
         let mut scratch = Scratch::default();
         scratch.set_close_reason(Closed::Slow);
         scratch.set_close_reason(Closed::Operator);

@@ -240,7 +240,7 @@ impl<P: ProtocolTypes> Clients<P> {
         &self,
         topics: &Topics,
         run: &Run,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         message: usize,
         frames: &Frames,
     ) -> Bounds {
@@ -251,7 +251,7 @@ impl<P: ProtocolTypes> Clients<P> {
             Some((_, name)) => self.ctx.bounds_for_topic(frames.name(*name)),
             None => self
                 .ctx
-                .bounds_for_topic(topics.name(topic_of(&self.conns, slot, part))),
+                .bounds_for_topic(topics.name(topic_of(&self.conns, slot, sub_index))),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct ListedSubscription<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BehindSubscription {
     /// The index of the subscription among the connection's topics.
-    pub part: u32,
+    pub sub_index: u32,
     /// The offset up to which the connection has seen the topic.
     pub offset: u64,
     /// The epoch of that offset.
@@ -40,9 +40,9 @@ pub(crate) struct BehindSubscription {
 }
 
 impl BehindSubscription {
-    pub fn new(part: u32, offset: u64, epoch: u32) -> BehindSubscription {
+    pub fn new(sub_index: u32, offset: u64, epoch: u32) -> BehindSubscription {
         BehindSubscription {
-            part,
+            sub_index,
             offset,
             epoch,
         }

@@ -115,7 +115,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
     let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.find_or_create(hash, name);
     let member_place = subs.topics.add_member(topic, slot);
-    let part = if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
+    let sub_index = if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // Until a page comes, its position is the one that the client has named. Without one it has seen nothing.
         let seen = match since {
             Since::At(position) => position,
@@ -155,10 +155,10 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         client,
         is_next_page: !is_counted,
         read_only: !is_counted,
-        ..counted_page_request(clients, &subs.topics, slot, part, topic, since)
+        ..counted_page_request(clients, &subs.topics, slot, sub_index, topic, since)
     };
     subs.attach(&clients.ctx, ask);
-    part
+    sub_index
 }
 
 /// Filters of a connection with a list have an entry there, and are a group of their own. Otherwise they are the connection's only group.
@@ -171,7 +171,7 @@ fn subscribe_to_filters<P: ProtocolTypes>(
     protocol_state: P::SubscriptionState,
 ) -> Result<u32, Reason> {
     let is_listed = clients.conns.get(slot).has_option(SUBSCRIPTION_LIST);
-    let part = match is_listed {
+    let sub_index = match is_listed {
         true => {
             let sub = ListedSubscription {
                 topic: NONE,
@@ -184,19 +184,19 @@ fn subscribe_to_filters<P: ProtocolTypes>(
         }
         false => 0,
     };
-    let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (*filter, part)).collect();
+    let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (*filter, sub_index)).collect();
     let (since, poll) = (request.since, request.first_page.is_poll);
     let joined = join_filters(clients, subs, slot, &filters, since, poll);
     if is_listed && joined.is_err() {
-        free_index(&mut clients.conns, slot, part);
+        free_index(&mut clients.conns, slot, sub_index);
     }
     let serial = joined?;
-    if is_listed && let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) {
+    if is_listed && let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) {
         sub.filter = serial + 1;
     }
     let partitions = clients.ctx.world.partitions.into();
     count_asked_pages(&mut clients.conns, slot, partitions);
-    Ok(part)
+    Ok(sub_index)
 }
 
 /// The request for a page of a subscription's topic. Counts the page.
@@ -204,12 +204,12 @@ pub(crate) fn counted_page_request<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     topics: &Topics,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     topic: u32,
     since: Since,
 ) -> Attach {
     count_asked_pages(&mut clients.conns, slot, 1);
-    let name = index_with_serial(&clients.conns, slot, part);
+    let name = index_with_serial(&clients.conns, slot, sub_index);
     let to = clients.conns.reply_to(slot, name);
     page_request(clients, topics, topic, to, since)
 }

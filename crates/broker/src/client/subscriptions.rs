@@ -1,8 +1,8 @@
 //! The subscriptions of one connection to topics: the position in each topic, its text, the requests for older messages, and the
 //! end.
 //!
-//! A connection with one topic has the subscription in its row. A connection with several topics has a list, and each entry is a
-//! *part*. Subscriptions by filter are in `joining`.
+//! A connection with one topic has the subscription in its row, with the index 0. A connection with several topics has a list of
+//! subscriptions. Subscriptions by filter are in `joining`.
 
 use alloc::vec::Vec;
 
@@ -76,8 +76,8 @@ pub(crate) fn unsubscribe_from_all<P: ProtocolTypes>(
     end_topic_subscription(clients, subs, slot, topic_and_place, flags);
 }
 
-/// The topic of a part, or `NONE`.
-pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
+/// The topic of a subscription, or `NONE`.
+pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, sub_index: u32) -> u32 {
     let row = conns.get(slot);
     if !row.has_option(SUBSCRIPTION_LIST) {
         return row.consumer.topic;
@@ -85,11 +85,11 @@ pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part
     conns
         .side_row(slot)
         .list
-        .get(part as usize)
+        .get(sub_index as usize)
         .map_or(NONE, |sub| sub.topic)
 }
 
-/// The topics of all parts that have a topic.
+/// The topics of all subscriptions that have a topic.
 pub(crate) fn topics_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -102,34 +102,34 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     topics.filter(|topic| *topic != NONE)
 }
 
-/// The flags of a part.
+/// The flags of a subscription.
 pub(crate) fn flags_of<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
 ) -> &mut u8 {
     if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return &mut conns.get_mut(slot).consumer.flags;
     }
-    &mut conns.side_row_mut(slot).list[part as usize].flags
+    &mut conns.side_row_mut(slot).list[sub_index as usize].flags
 }
 
 /// Records the offset up to which a connection with several topics has seen one of them.
 pub(crate) fn record_seen<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     offset: u64,
     epoch: u32,
 ) {
     let row = conns.get(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
-        let sub = &mut conns.side_row_mut(slot).list[part as usize];
+        let sub = &mut conns.side_row_mut(slot).list[sub_index as usize];
         (sub.offset, sub.epoch) = (offset, epoch);
     }
 }
 
-/// The number of parts of a connection.
+/// The number of a connection's subscriptions, with the unused entries of its list.
 pub(crate) fn subscription_count<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
     let row = conns.get(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
@@ -198,21 +198,21 @@ pub(crate) fn page_request<P: ProtocolTypes>(
 }
 
 /// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `messages_max` messages. `deflate`: the
-/// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription. If the home does not
+/// page is to be compressed. The answer names `reply_part`, by which the connection's protocol finds the subscription. If the home does not
 /// count the subscription, since its topic was deleted, this subscribes again.
 pub(crate) fn request_next_page<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     seen: &BehindSubscription,
-    part: u32,
+    reply_part: u32,
     messages_max: u32,
     deflate: bool,
 ) {
-    let topic = topic_of(&clients.conns, slot, seen.part);
+    let topic = topic_of(&clients.conns, slot, seen.sub_index);
     let since = Since::At(Position::new(seen.epoch, seen.offset));
-    let to = clients.conns.reply_to(slot, part);
-    let is_next_page = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
+    let to = clients.conns.reply_to(slot, reply_part);
+    let is_next_page = *flags_of(&mut clients.conns, slot, seen.sub_index) & COUNTED != 0;
     subs.topics.get_mut(topic).pending_attaches += u32::from(!is_next_page);
     let attach = Attach {
         messages_max,
@@ -231,10 +231,10 @@ pub(crate) fn update_presence<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    (topic, part): (u32, u32),
+    (topic, sub_index): (u32, u32),
 ) {
     let wanted = rule_of(&subs.topics, &clients.ctx, topic).presence;
-    let flags = flags_of(&mut clients.conns, slot, part);
+    let flags = flags_of(&mut clients.conns, slot, sub_index);
     match (wanted, *flags & MEMBER != 0) {
         (true, false) => {
             *flags |= MEMBER;

@@ -11,7 +11,7 @@ use crate::store::slab::SlabRow;
 pub(crate) struct SubscriptionRef {
     pub slot: u32,
     pub topic: u32,
-    pub part: u32,
+    pub sub_index: u32,
 }
 
 /// A subscription in a list: the connection's row, and the index in the connection's list.

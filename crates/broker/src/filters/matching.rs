@@ -32,7 +32,7 @@ pub struct Member {
     /// The connection's row.
     pub slot: u32,
     /// The index of the part in [`FilterSubscriptions::parts`].
-    pub part: u32,
+    pub filter_index: u32,
 }
 
 /// A filter that matches a topic. Valid until a member joins or leaves.

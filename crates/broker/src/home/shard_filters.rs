@@ -23,7 +23,7 @@ pub(super) struct ShardFilters {
     filters: Filters,
     sets: SideTable<Vec<ShardId>>,
     /// The shards that get the message being published.
-    due_shards: Vec<ShardId>,
+    matching_shards: Vec<ShardId>,
 }
 
 impl ShardFilters {
@@ -31,7 +31,7 @@ impl ShardFilters {
         ShardFilters {
             filters: Filters::new(seed, steps),
             sets: SideTable::default(),
-            due_shards: Vec::new(),
+            matching_shards: Vec::new(),
         }
     }
 
@@ -54,48 +54,48 @@ impl ShardFilters {
     }
 
     /// Finds the shards that get a message, and returns their number.
-    pub fn find_due(&mut self, name: &[u8]) -> u32 {
-        self.due_shards.clear();
+    pub fn find_matching(&mut self, name: &[u8]) -> u32 {
+        self.matching_shards.clear();
         if self.filters.is_empty() {
             return 0;
         }
-        let (sets, due) = (&self.sets, &mut self.due_shards);
+        let (sets, shards) = (&self.sets, &mut self.matching_shards);
         self.filters.matches(name, |id| {
             let value = self.filters.value(id);
             if value & IS_SET == 0 {
-                due.push(value as ShardId);
+                shards.push(value as ShardId);
             } else {
-                due.extend_from_slice(sets.get(value & !IS_SET));
+                shards.extend_from_slice(sets.get(value & !IS_SET));
             }
         });
-        self.filters.count_visits(due.len());
-        due.sort_unstable();
-        due.dedup();
-        due.len() as u32
+        self.filters.count_visits(shards.len());
+        shards.sort_unstable();
+        shards.dedup();
+        shards.len() as u32
     }
 
-    /// The shards that [`ShardFilters::find_due_with_local`] has found last; the caller must [put them back](ShardFilters::put_due).
-    pub fn take_due(&mut self) -> Vec<ShardId> {
-        core::mem::take(&mut self.due_shards)
+    /// The shards that [`ShardFilters::find_matching_with_local`] has found last; the caller must [put them back](ShardFilters::return_list).
+    pub fn take_matching(&mut self) -> Vec<ShardId> {
+        core::mem::take(&mut self.matching_shards)
     }
 
-    pub fn put_due(&mut self, due: Vec<ShardId>) {
-        self.due_shards = due;
+    pub fn return_list(&mut self, shards: Vec<ShardId>) {
+        self.matching_shards = shards;
     }
 
     /// Finds the shards that get a message, including the home's own shard, and returns their number.
-    pub fn find_due_with_local(
+    pub fn find_matching_with_local(
         &mut self,
         name: &[u8],
         local_filters: &Matching,
-        me: ShardId,
+        own_shard: ShardId,
     ) -> u32 {
-        let others = self.find_due(name);
+        let other_shards = self.find_matching(name);
         if !local_filters.has_match(name) {
-            return others;
+            return other_shards;
         }
-        self.due_shards.push(me);
-        others + 1
+        self.matching_shards.push(own_shard);
+        other_shards + 1
     }
 
     /// Registers a filter for a shard, on behalf of this party.

@@ -50,28 +50,28 @@ impl Home {
         &mut self,
         from: ShardId,
         hash: u32,
-        topic: u32,
+        carrier_row: u32,
         serial: u16,
         now: Now,
     ) {
         let carriers = &self.topics.carriers;
-        let id = self
+        let topic_id = self
             .topics
             .index
             .find(&self.topics.rows, hash, |row| {
-                carriers.has(row, from, topic, serial)
+                carriers.has(row, from, carrier_row, serial)
             })
             .expect("a subscriber that leaves was counted when it came");
-        let row = self.topics.rows.get_mut(id);
+        let row = self.topics.rows.get_mut(topic_id);
         row.last_used_s = now.unix_s;
         self.topics.carriers.detaches += 1;
         self.topics
             .carriers
-            .remove_subscriber(row, from, topic, serial);
+            .remove_subscriber(row, from, carrier_row, serial);
         if row.carrier == NONE && !self.interest.followers.is_empty() {
-            self.end_interest(id, now);
+            self.end_interest(topic_id, now);
         }
-        self.queue_if_idle(id, now);
+        self.queue_if_idle(topic_id, now);
     }
 
     /// Whether a topic has a subscriber: by name, by filter, or as a member of a group.
@@ -87,7 +87,7 @@ impl Home {
             .is_some_and(|id| self.topics.rows.get(id).carrier != NONE);
         has_subscriber
             || local_filters.has_match(name)
-            || self.subscriptions.filters.find_due(name) > 0
+            || self.subscriptions.filters.find_matching(name) > 0
             || self.subscriptions.groups.find_due(name)
     }
 
@@ -96,21 +96,21 @@ impl Home {
         id: u32,
         name: &[u8],
         local_filters: &Matching,
-        me: ShardId,
+        own_shard: ShardId,
     ) -> Recipients {
-        let shards = self
-            .subscriptions
-            .filters
-            .find_due_with_local(name, local_filters, me);
-        let groups =
+        let matching_shards =
+            self.subscriptions
+                .filters
+                .find_matching_with_local(name, local_filters, own_shard);
+        let has_groups =
             !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find_due(name);
         let row = self.topics.rows.get(id);
         Recipients {
             has_carriers: row.carrier != NONE,
-            matching_shards: shards,
-            has_groups: groups,
+            matching_shards,
+            has_groups,
             needs_log: row.has(HAS_QOS_SUBSCRIPTION)
-                || groups
+                || has_groups
                 || self.subscriptions.qos.has_match(name),
         }
     }
@@ -141,20 +141,20 @@ impl Home {
 
     /// Sends the message to each shard with subscribers of the topic or of a matching filter.
     fn send_to_matching_shards(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
-        let mut shards_left = self.subscriptions.filters.take_due();
+        let mut shards_left = self.subscriptions.filters.take_matching();
         let partition = self
             .logs
             .placement
             .partition_of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
         self.topics.for_each_carrier(id, |carrier: &Carrier| {
-            let (topic, serial) = (carrier.carrier_row, carrier.serial);
+            let (carrier_row, serial) = (carrier.carrier_row, carrier.serial);
             // A shard with both kinds of subscribers gets the message once, and finds all of them.
             let tell = match shards_left.iter().position(|shard| *shard == carrier.shard) {
                 Some(index) => {
                     shards_left.swap_remove(index);
                     Tell::Match {
-                        topic,
+                        topic: carrier_row,
                         serial,
                         partition,
                         name,
@@ -162,7 +162,7 @@ impl Home {
                     }
                 }
                 None => Tell::Live {
-                    topic,
+                    topic: carrier_row,
                     serial,
                     record,
                 },
@@ -179,7 +179,7 @@ impl Home {
             };
             lanes.tell(shard, tell);
         }
-        self.subscriptions.filters.put_due(shards_left);
+        self.subscriptions.filters.return_list(shards_left);
     }
 }
 

@@ -252,10 +252,17 @@ impl Fixture {
                 true => &mut retained[new.topic as usize],
                 false => &mut chains[new.topic as usize],
             };
-            let of = model.rules.get(rule);
-            assert_eq!(new.latest, of.keep == RetentionMode::Latest);
+            let rule_settings = model.rules.get(rule);
+            assert_eq!(new.latest, rule_settings.keep == RetentionMode::Latest);
             *chain = log
-                .append(*chain, rule, of, of.messages_max(), usize::MAX, &new)
+                .append(
+                    *chain,
+                    rule,
+                    rule_settings,
+                    rule_settings.messages_max(),
+                    usize::MAX,
+                    &new,
+                )
                 .0;
         }
         for topic in ended {
@@ -272,7 +279,7 @@ impl Fixture {
 /// Tests a topic whose newest messages were removed without being lost, so that the topic's last message is not its last lost one. The log must still
 /// know this after a restart, with or without messages.
 #[test]
-fn newest_messages_that_were_removed_unlost_are_not_told_as_lost() {
+fn removed_newest_messages_are_not_reported_as_lost() {
     let [latest, log] = [RetentionMode::Latest, RetentionMode::Log].map(|keep| {
         let rule = Rule {
             keep,
@@ -390,7 +397,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..TOPICS, 0u8..3).prop_map(|(topic, key)| Op::Remove(topic, key)),
         2 => (0..TOPICS).prop_map(Op::Forget),
         1 => Just(Op::WatchLosses),
-        3 => (rules(), numbers).prop_map(|(rules, of)| Op::ChangeRules(rules, of)),
+        3 => (rules(), numbers).prop_map(|(rules, rule_numbers)| Op::ChangeRules(rules, rule_numbers)),
         1 => prop::array::uniform3(0u32..12).prop_map(Op::ChangeTtls),
         1 => Just(Op::Restart),
     ]
@@ -408,12 +415,12 @@ proptest! {
     #[test]
     fn reader_by_filter_finds_the_messages_of_a_plain_list(
         rules in rules(),
-        of in prop::array::uniform4(0..RULES as u8 + 1),
+        rule_numbers in prop::array::uniform4(0..RULES as u8 + 1),
         ops in prop::collection::vec((op(), any::<prop::sample::Index>()), 1..120),
         lists in prop::sample::subsequence((0..RULES as u8 + 2).collect::<Vec<_>>(), 0..RULES + 3),
     ) {
         let (mut rules, made_rules) = (rules.clone(), rules_of(&rules));
-        let mut fixture = Fixture::new(made_rules, of);
+        let mut fixture = Fixture::new(made_rules, rule_numbers);
         for (op, at) in ops {
             let now_s = fixture.model.now_s;
             let model = &mut fixture.model;
@@ -436,9 +443,9 @@ proptest! {
                     // A second call changes nothing.
                     fixture.log.losses.watch();
                 }
-                Op::ChangeRules(others, of) => {
+                Op::ChangeRules(others, rule_numbers) => {
                     rules = others;
-                    fixture.change(rules_of(&rules), of);
+                    fixture.change(rules_of(&rules), rule_numbers);
                 }
                 Op::ChangeTtls(times_s) => {
                     for (rule, ttl_s) in rules.iter_mut().zip(times_s) {

@@ -162,15 +162,16 @@ impl Front {
             }
         }
         let state = clients.conns.get(slot).consumer.state;
-        let (of, page) = (
-            SubscriptionRef {
-                slot,
-                topic,
-                part: sub_index,
-            },
-            (page, frames),
+        let subscription = SubscriptionRef {
+            slot,
+            topic,
+            sub_index,
+        };
+        protocol_of!(
+            AllProtocols,
+            state,
+            handle_page(self, subscription, (page, frames), io)
         );
-        protocol_of!(AllProtocols, state, handle_page(self, of, page, io));
     }
 
     /// After a change of the rules, adds the subscriptions of a connection to the members of their topics, or removes them.
@@ -211,8 +212,12 @@ impl Front {
             return;
         }
         let state = clients.conns.get(to.slot).consumer.state;
-        let (of, page) = ((to.slot, serial), (page, frames));
-        protocol_of!(AllProtocols, state, handle_filter_page(self, of, page, io));
+        let (group, page) = ((to.slot, serial), (page, frames));
+        protocol_of!(
+            AllProtocols,
+            state,
+            handle_filter_page(self, group, page, io)
+        );
     }
 
     /// Handles the outcome of a connection's publish or topic request. `None` is the answer to a fence: the
@@ -267,10 +272,10 @@ impl Front {
             flags = self.clients.conns.side_row(slot).list[sub_index].flags;
         }
         let sub_index = sub_index as u32;
-        let of = SubscriptionRef {
+        let subscription = SubscriptionRef {
             slot,
             topic,
-            part: sub_index,
+            sub_index,
         };
         let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
         let is_begun = matches!(state, State::WebSocket | State::Sse);
@@ -278,8 +283,12 @@ impl Front {
             || is_begun && !row.has_option(SUBSCRIPTION_LIST) && planted::is(Fault::LiveBeforeHead)
         {
             match shared {
-                Some(encoding) => self.push_encoded(of, encoding, frames, io),
-                None => protocol_of!(AllProtocols, state, deliver_live(self, of, frames, io)),
+                Some(encoding) => self.push_encoded(subscription, encoding, frames, io),
+                None => protocol_of!(
+                    AllProtocols,
+                    state,
+                    deliver_live(self, subscription, frames, io)
+                ),
             }
         } else if row.has_option(SUBSCRIPTION_LIST) {
             let first = self.feed.run.records()[0];

@@ -252,8 +252,13 @@ impl Protocol<AllProtocols> for Request {
         }
     }
 
-    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
-        let SubscriptionRef { slot, topic, .. } = of;
+    fn handle_page<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        page: TopicPage<'_>,
+        io: &mut I,
+    ) {
+        let SubscriptionRef { slot, topic, .. } = subscription;
         if page.0.attached != AttachOutcome::Yes {
             return handle_refused_attach(front, slot, page.0.attached, io);
         }
@@ -262,27 +267,32 @@ impl Protocol<AllProtocols> for Request {
             return answer_history(front, (slot, topic), page, io);
         }
         match is_stream(conns, slot) {
-            true => stream_page(front, of, page, io),
-            false => poll_page(front, of, page, io),
+            true => stream_page(front, subscription, page, io),
+            false => poll_page(front, subscription, page, io),
         }
     }
 
     fn handle_filter_page<I: Io>(
         front: &mut Front,
-        of: (u32, u32),
+        group: (u32, u32),
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        handle_request_match_page(front, of, page, io);
+        handle_request_match_page(front, group, page, io);
     }
 
     /// Answers a poll. A stream on several topics that has not begun holds the messages.
-    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
+    fn deliver_live<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         let SubscriptionRef {
             slot,
             topic,
-            part: sub_index,
-        } = of;
+            sub_index,
+        } = subscription;
         let row = front.clients.conns.get(slot);
         if row.consumer.state != State::Poll {
             return deliver_live_of_topic(front, slot, (topic, sub_index), frames, io);

@@ -168,8 +168,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done or the budget is spent. Also stops if so many tells to single connections are left that they must become a
-    /// flow. A fan-out that takes too many visits becomes a flow. Tells about a topic that has a flow join that flow.
+    /// Works through a delivery until it is done or the budget is spent. Also stops if too many tells to single connections are left: these must become
+    /// a flow. A fan-out that takes too many visits becomes a flow. Tells about a topic that has a flow join that flow.
     fn deliver_tells<I: Io>(
         &mut self,
         delivery: &mut Delivery,

@@ -178,10 +178,10 @@ impl Front {
                     .flat_map(FilterSubscriptions::parts);
                 let matching =
                     parts.filter(|(_, part)| broad.rows.binary_search(&part.row).is_ok());
-                all.extend(matching.map(|(part, _)| Addressee {
+                all.extend(matching.map(|(filter_index, _)| Addressee {
                     slot: *slot,
                     message: 0,
-                    part,
+                    filter_index,
                 }));
                 // All messages of a broad run have the same topic.
                 let parts = all.len();
@@ -368,16 +368,16 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     }
     let mut subs = [(NONE, NONE); PREFETCH_ROWS];
     for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
-        let part = filter_subscriptions(conns, due.slot).and_then(|all| all.part(due.part));
+        let part = filter_subscriptions(conns, due.slot).and_then(|all| all.part(due.filter_index));
         if let Some(part) = part {
             *sub = (extra, part.id);
         }
     }
     let mut read = 0;
-    for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
+    for (((extra, sub_index), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
         if extra != NONE {
             let list = &conns.side_row(due.slot).list;
-            read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
+            read ^= list.get(sub_index as usize).map_or(0, |sub| sub.epoch);
         }
         if mqtt != NONE {
             read ^= conns.protocol_row(due.slot).packet_bytes_max;

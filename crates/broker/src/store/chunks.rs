@@ -246,7 +246,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn places_are_nobody_elses_while_chunks_come_and_go(ops in prop::collection::vec(op(), 1..12)) {
+        fn places_are_unique_while_chunks_come_and_go(ops in prop::collection::vec(op(), 1..12)) {
             let admission = Admission::new(&Settings::default(), 7);
             let (mut blobs, mut side) = (Blobs::default(), SideTable::default());
             let mut all = BTreeMap::new();

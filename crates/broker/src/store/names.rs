@@ -99,7 +99,7 @@ mod tests {
     /// Tests that the memory of removed names is freed although one name stays in each chunk. Inserts and removes names of one length after
     /// another.
     #[test]
-    fn names_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
+    fn names_in_each_chunk_do_not_keep_the_memory_of_removed_ones() {
         const MANY: usize = 8_192;
         let (mut names, mut rows) = (Names::default(), Slab::default());
         let mut kept = Vec::new();

@@ -329,7 +329,7 @@ mod tests {
     proptest! {
         /// Tests that ropes and queues behave like plain bytes, whatever is added, cut, queued and sent.
         #[test]
-        fn a_rope_and_a_queue_are_their_bytes(
+        fn rope_and_queue_return_their_bytes(
             steps in prop::collection::vec(step(), 1..12),
             cut in (0..100_000usize, 0..100_000usize),
             takes in prop::collection::vec(1..20_000usize, 1..8),

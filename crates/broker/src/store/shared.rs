@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_made_once_while_somebody_has_it() {
+    fn encoding_is_made_once_while_it_is_in_use() {
         let admission = Admission::new(&Settings::default(), 7);
         let message = Shared::new(Box::new([7; 1000]), &admission);
         let (mut forms, mut made) = (EncodingCache::default(), 0);
@@ -312,7 +312,7 @@ mod tests {
 
     /// Tests that a new entry costs the same, however many entries there are and however many are unused.
     #[test]
-    fn a_new_form_drops_few_others_and_all_go_in_time() {
+    fn new_encoding_drops_few_others_and_all_expire() {
         let admission = Admission::new(&Settings::default(), 7);
         let message = Shared::new(Box::new([7; 1000]), &admission);
         let mut forms = EncodingCache::default();

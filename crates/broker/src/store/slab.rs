@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_leads_to_no_row_is_noted_and_disturbs_no_other() {
+    fn dangling_link_is_counted_and_disturbs_no_other() {
         let mut side = SideTable::default();
         let (kept, gone) = (side.insert(7_u32), side.insert(8));
         assert_eq!(side.remove(gone), 8);

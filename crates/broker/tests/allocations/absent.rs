@@ -22,7 +22,7 @@ const LOG_BYTES: usize = 2 * MIB;
 const TABLES_BYTES: usize = 2 * MIB;
 /// Allowed difference between the account and the allocated bytes: a seventh of the account, or this number of bytes.
 const APART_PART: usize = 7;
-const APART_BYTES: usize = MIB;
+const BLOCK_ALLOWANCE_BYTES: usize = MIB;
 /// Bytes of a topic's rows at its home (the part of a shard that keeps topics). Their number is limited, so they are not charged.
 const TOPIC_BYTES: usize = 40 + 24 + 4;
 
@@ -89,7 +89,7 @@ impl Hall {
         let world = support::world(settings, shards, shards);
         let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
         for io in &mut server.io {
-            io.all.reserve(100_000);
+            io.sockets.reserve(100_000);
         }
         Hall { server, world }
     }
@@ -166,7 +166,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
     });
     let (grown, charged) = (grown as usize, hall.charged(&parts) - before);
     let rows = many * topics;
-    let apart = (grown / APART_PART).max(APART_BYTES);
+    let apart = (grown / APART_PART).max(BLOCK_ALLOWANCE_BYTES);
     assert!(
         (charged + rows).abs_diff(grown) <= apart,
         "{kind}, {shards} shards: {} charged and {} of topics, {} in use for each",
@@ -187,7 +187,7 @@ fn client(n: usize) -> String {
 }
 
 #[test]
-fn wills_filters_and_shares_of_absent_sessions_are_charged_until_they_end() {
+fn wills_filters_and_groups_of_absent_sessions_are_charged_until_they_end() {
     for shards in [1, 2] {
         let plain = |n| Guest {
             client: client(n),
@@ -275,7 +275,7 @@ fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_client_that_leaves_sessions_behind_is_refused_or_loses_them_before_others_do() {
+fn client_with_many_absent_sessions_is_refused_or_loses_them_before_others() {
     for shards in [1, 2] {
         let plain = |n| Guest {
             client: client(n),

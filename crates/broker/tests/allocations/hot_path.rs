@@ -162,7 +162,7 @@ const FLOW_MAX: u64 = 12;
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
+fn allocations_of_a_fan_out_do_not_depend_on_the_number_of_subscribers() {
     for (shards, keep, transport) in worlds() {
         let one = fan_out(shards, keep, transport, shards as usize);
         assert!(
@@ -184,7 +184,7 @@ const PER_TURN_MAX: u64 = 24;
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
+fn delivery_to_a_single_subscriber_allocates_nothing_beyond_its_turn() {
     for (shards, keep) in WORLDS {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));
         for transport in Transport::ALL {
@@ -221,7 +221,7 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
 
 /// The sizes of a message in each encoding show that each subscriber has the transport that is meant.
 #[test]
-fn every_transport_is_the_one_that_is_meant() {
+fn each_subscriber_of_the_allocation_tests_has_its_transport() {
     const MEMBERS: usize = 100;
     let bytes = Transport::ALL.map(|transport| {
         let mut server = TestServer::new(1, keeping(0));

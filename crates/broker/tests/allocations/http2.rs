@@ -91,7 +91,7 @@ impl Server {
 }
 
 #[test]
-fn a_request_and_its_answer_allocate_nothing() {
+fn http2_request_and_its_answer_allocate_nothing() {
     let mut server = Server::new();
     let requests: Vec<Vec<u8>> = (0..1_000)
         .map(|n| {

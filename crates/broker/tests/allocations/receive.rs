@@ -83,7 +83,7 @@ fn bytewise(bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_message_that_comes_a_byte_at_a_time_is_not_copied_for_each() {
+fn message_that_arrives_byte_by_byte_is_not_copied_for_each_byte() {
     let most = TIMES * BYTES as u64;
     let message = vec![b'x'; BYTES];
     let packet = publish("t", 1, &message);

@@ -34,7 +34,7 @@ fn does(
     Exchange {
         name,
         steps: steps.into_iter().collect(),
-        told,
+        expected_parts: told,
     }
 }
 
@@ -361,7 +361,7 @@ fn reading() -> Vec<Exchange> {
 }
 
 #[test]
-fn every_request_leaves_its_kept_alive_connection_as_it_was() {
+fn no_request_changes_the_state_of_its_kept_alive_connection() {
     let set = |settings: &mut Settings| {
         settings.http.allowed_origins = vec!["https://app.example".into()];
     };
@@ -370,7 +370,7 @@ fn every_request_leaves_its_kept_alive_connection_as_it_was() {
 }
 
 #[test]
-fn every_request_with_a_credential_leaves_its_kept_alive_connection_as_it_was() {
+fn no_request_with_a_credential_changes_the_state_of_its_kept_alive_connection() {
     let header = &["Authorization: Bearer t"];
     let all = [
         says(

@@ -14,9 +14,9 @@ use crate::test_server::{TURNS_UNDER_WAY, keeping};
 const CLIENTS: usize = 16;
 /// Allowed growth of the heap for each client. In each of two shards, a list of 584 bytes may double. The growth of 1168 bytes
 /// is 73 bytes for each of 16 clients.
-const APART_BYTES: i64 = 80;
+const GROWTH_MAX_BYTES_PER_CLIENT: i64 = 80;
 /// A placeholder for the number of the client, which is also the name of its topic.
-const NUMBER: &[u8] = b"####";
+const NUMBER_PLACEHOLDER: &[u8] = b"####";
 /// Seconds after which a long-poll ends without a message.
 pub const POLL_S: u32 = 3;
 
@@ -37,7 +37,7 @@ pub struct Exchange {
     pub name: &'static str,
     pub steps: Vec<Step>,
     /// The bytes that the client receives contain these parts, in this order.
-    pub told: &'static [&'static str],
+    pub expected_parts: &'static [&'static str],
 }
 
 /// An exchange without bytes. It lasts until the sweep (the regular check of all connections) has visited each connection.
@@ -45,7 +45,7 @@ fn nothing() -> Exchange {
     Exchange {
         name: "nothing",
         steps: vec![Step::Seconds(2)],
-        told: &[],
+        expected_parts: &[],
     }
 }
 
@@ -60,20 +60,20 @@ struct Scene {
     publishers: Vec<usize>,
 }
 
-/// The bytes, with the client's number in place of `NUMBER`.
+/// The bytes, with the client's number in place of `NUMBER_PLACEHOLDER`.
 fn numbered(bytes: &[u8], n: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let number = format!("{n:04}");
-    for offset in 0..bytes.len().saturating_sub(NUMBER.len() - 1) {
-        if bytes[offset..].starts_with(NUMBER) {
-            bytes[offset..offset + NUMBER.len()].copy_from_slice(number.as_bytes());
+    for offset in 0..bytes.len().saturating_sub(NUMBER_PLACEHOLDER.len() - 1) {
+        if bytes[offset..].starts_with(NUMBER_PLACEHOLDER) {
+            bytes[offset..offset + NUMBER_PLACEHOLDER.len()].copy_from_slice(number.as_bytes());
         }
     }
     bytes
 }
 
 impl Scene {
-    fn new(shards: ShardId, set: fn(&mut Settings), opening: &[u8]) -> Scene {
+    fn new(shards: ShardId, change_settings: fn(&mut Settings), opening: &[u8]) -> Scene {
         let mut settings = Settings {
             rules: vec![Rule {
                 poll_timeout_s: POLL_S,
@@ -81,7 +81,7 @@ impl Scene {
             }],
             ..Settings::default()
         };
-        set(&mut settings);
+        change_settings(&mut settings);
         let turn_limits = TurnLimits {
             backpressure_turns: TURNS_UNDER_WAY,
             ..TurnLimits::default()
@@ -89,7 +89,7 @@ impl Scene {
         let world = support::world(settings, shards, shards);
         let mut server = TestServer::new(&world, turn_limits, NOW);
         for io in &mut server.io {
-            io.all.reserve(8 * CLIENTS);
+            io.sockets.reserve(8 * CLIENTS);
             io.mail.reserve(64);
         }
         let publishers = (0..usize::from(shards))
@@ -106,29 +106,30 @@ impl Scene {
     fn settle(&mut self) {
         loop {
             self.server.settle();
-            let asked =
+            let take_questions =
                 |shard: usize| (shard, std::mem::take(&mut self.server.io[shard].questions));
-            let asked: Vec<_> = (0..self.server.shards.len()).map(asked).collect();
-            let mut any = false;
-            for (shard, questions) in asked {
+            let questions_by_shard: Vec<_> =
+                (0..self.server.shards.len()).map(take_questions).collect();
+            let mut has_questions = false;
+            for (shard, questions) in questions_by_shard {
                 for (conn, question) in questions {
-                    any = true;
+                    has_questions = true;
                     let rights = [Right::Subscribe, Right::Publish];
                     let grants = Grants::new("", rights.map(|right| (right, "#")));
-                    let known = VerifiedClient {
+                    let client = VerifiedClient {
                         grants: grants.expect("grants").into(),
                         until_unix_s: u32::MAX,
                     };
                     let verdict = Verdict {
                         digest: question.digest,
-                        found: Ok(known),
+                        found: Ok(client),
                         believed_until_s: u32::MAX,
                         settings_generation: question.settings_generation,
                     };
                     self.server.handle(shard, Input::Verdict(conn, verdict));
                 }
             }
-            if !any {
+            if !has_questions {
                 return;
             }
         }
@@ -163,7 +164,7 @@ impl Scene {
                     }
                     _ => {
                         let publisher = self.publishers[n / 2 % self.publishers.len()];
-                        self.server.send(publisher, numbered(OTHER, *n));
+                        self.server.send(publisher, numbered(PUBLISH_REQUEST, *n));
                     }
                 }
                 self.settle();
@@ -172,10 +173,10 @@ impl Scene {
     }
 
     /// Plays the exchange, and drops the bytes that the clients receive.
-    fn play_unheard(&mut self, exchange: &Exchange, clients: &[Client]) {
+    fn play_and_discard(&mut self, exchange: &Exchange, clients: &[Client]) {
         self.play(exchange, clients);
         for io in &mut self.server.io {
-            let sockets = io.all.iter_mut();
+            let sockets = io.sockets.iter_mut();
             sockets.for_each(|socket| socket.received = Vec::new());
             io.delivery_reports = Vec::new();
         }
@@ -202,7 +203,7 @@ impl Scene {
     }
 }
 
-const OTHER: &[u8] =
+const PUBLISH_REQUEST: &[u8] =
     b"POST /pub/#### HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nother";
 
 /// Checks that connections which have sent `opening` are the same before and after the exchange.
@@ -211,59 +212,61 @@ const OTHER: &[u8] =
 /// What the exchange leaves behind, or what the client did not receive.
 fn leaves_nothing(
     shards: ShardId,
-    set: fn(&mut Settings),
+    change_settings: fn(&mut Settings),
     opening: &[u8],
     exchange: &Exchange,
 ) -> Result<(), String> {
-    let mut scene = Scene::new(shards, set, opening);
-    let others = scene.open(0..CLIENTS);
-    let (_, first) = others[0];
+    let mut scene = Scene::new(shards, change_settings, opening);
+    let first_clients = scene.open(0..CLIENTS);
+    let (_, first) = first_clients[0];
     scene.server.socket(first).received.clear();
-    scene.play(exchange, &others[..1]);
+    scene.play(exchange, &first_clients[..1]);
     let received = String::from_utf8_lossy(scene.server.received(first)).into_owned();
     let mut rest = &received[..];
-    for told in exchange.told {
-        let offset = rest.find(told);
-        let offset = offset.ok_or_else(|| format!("{told:?} is missing in {received:?}"))?;
-        rest = &rest[offset + told.len()..];
+    for part in exchange.expected_parts {
+        let offset = rest.find(part);
+        let offset = offset.ok_or_else(|| format!("{part:?} is missing in {received:?}"))?;
+        rest = &rest[offset + part.len()..];
     }
     if !scene.server.is_open(first) {
         return Err(format!("the connection ends: {received:?}"));
     }
     // Two warm-up rounds, in which tables, buffers and logs grow to the size that the exchange needs.
     for _ in 0..2 {
-        scene.play_unheard(exchange, &others);
+        scene.play_and_discard(exchange, &first_clients);
     }
-    others.iter().for_each(|(_, conn)| scene.server.cut(*conn));
+    first_clients
+        .iter()
+        .for_each(|(_, conn)| scene.server.cut(*conn));
     let clients = scene.open(0..CLIENTS);
-    scene.play_unheard(&nothing(), &clients);
+    scene.play_and_discard(&nothing(), &clients);
     let before = scene.held();
-    let grown = grown_bytes(|| scene.play_unheard(exchange, &clients));
+    let grown = grown_bytes(|| scene.play_and_discard(exchange, &clients));
     let after = scene.held();
-    let left: Vec<_> = after
+    let changed: Vec<_> = after
         .iter()
         .zip(before)
-        .filter(|(now, then)| **now != *then)
+        .filter(|(after, before)| **after != *before)
         .collect();
-    match left.is_empty() && grown <= APART_BYTES * CLIENTS as i64 {
+    match changed.is_empty() && grown <= GROWTH_MAX_BYTES_PER_CLIENT * CLIENTS as i64 {
         true => Ok(()),
         false => Err(format!(
-            "{CLIENTS} clients leave {grown} bytes; what differs, now and before: {left:?}"
+            "{CLIENTS} clients leave {grown} bytes; what differs, now and before: {changed:?}"
         )),
     }
 }
 
 /// Checks all exchanges, with a topic's home (the part of a shard that keeps it) at the publisher's shard and at the other shard.
 pub fn all_leave_nothing<'a>(
-    set: fn(&mut Settings),
+    change_settings: fn(&mut Settings),
     opening: &[u8],
     exchanges: impl IntoIterator<Item = &'a Exchange>,
 ) {
     let mut failed = Vec::new();
     for exchange in exchanges {
         for shards in [1, 2] {
-            if let Err(left) = leaves_nothing(shards, set, opening, exchange) {
-                failed.push(format!("{}, {shards} shards: {left}", exchange.name));
+            if let Err(changed) = leaves_nothing(shards, change_settings, opening, exchange) {
+                failed.push(format!("{}, {shards} shards: {changed}", exchange.name));
             }
         }
     }

@@ -32,7 +32,7 @@ const CHUNKS_BYTES: f64 = 2.5;
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
+fn idle_connection_costs_only_its_rows() {
     let two_shards = [(2, Transport::WebSocket), (2, Transport::LongPoll)];
     for (shards, transport) in Transport::ALL
         .map(|transport| (1, transport))
@@ -56,7 +56,7 @@ fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
+fn served_connection_costs_no_more_than_an_idle_one() {
     for transport in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
         let mut server = TestServer::new(1, keeping(0));
         warm(&mut server, transport);
@@ -90,7 +90,7 @@ const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_kept_message_costs_its_place_and_its_entry() {
+fn kept_message_costs_its_slot_and_its_log_entry() {
     for shards in [1, 2] {
         let mut server = TestServer::new(shards, keeping(2));
         let publisher = server.open(0, "");
@@ -128,7 +128,7 @@ const KEY_BYTES: f64 = 16.0 + 4.0;
 
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
-fn a_key_costs_its_row_beside_its_message_and_a_newer_value_nothing() {
+fn message_key_costs_one_row_and_a_newer_value_costs_nothing() {
     for shards in [1, 2] {
         let rule = Rule {
             keep: RetentionMode::Latest,

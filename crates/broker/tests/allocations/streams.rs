@@ -21,7 +21,7 @@ fn does(
     Exchange {
         name,
         steps: steps.collect(),
-        told,
+        expected_parts: told,
     }
 }
 
@@ -39,7 +39,7 @@ fn first_part(payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_frame_leaves_its_websocket_as_it_was() {
+fn no_frame_changes_the_state_of_its_websocket() {
     let text = |text: &str| frame(Opcode::Text, text.as_bytes());
     let last_part = frame(Opcode::Continuation, b"lo");
     let all = [
@@ -144,7 +144,7 @@ fn acknowledge(id: u16, write: impl FnOnce(&mut Vec<u8>, Version, &Ack<'_>)) -> 
 }
 
 #[test]
-fn every_packet_leaves_its_client_of_mqtt_as_it_was() {
+fn no_packet_changes_the_state_of_its_mqtt_client() {
     let release = || acknowledge(7, encode::pubrel);
     let both = |filter| {
         [
@@ -211,7 +211,7 @@ fn every_packet_leaves_its_client_of_mqtt_as_it_was() {
 }
 
 #[test]
-fn every_acknowledged_message_leaves_its_client_of_mqtt_as_it_was() {
+fn no_acknowledged_message_changes_the_state_of_its_mqtt_client() {
     let one = does(
         "QoS 1",
         &["other"],

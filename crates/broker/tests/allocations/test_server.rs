@@ -27,7 +27,7 @@ impl TestServer {
             support::TestServer::new(&support::world(settings, shards, shards), turn_limits, NOW);
         for io in &mut server.io {
             io.discards_bytes = true;
-            io.all.reserve(200_000);
+            io.sockets.reserve(200_000);
             io.mail.reserve(64);
         }
         TestServer(server)

@@ -50,7 +50,7 @@ impl Nodes {
 
     /// Starts a node with these checkpoints, which contain this number of batches.
     fn join(&mut self, documents: &[Document], contained: usize) -> usize {
-        let world: Arc<World> = crate::world(self.all.len());
+        let world: Arc<World> = crate::world(self.nodes.len());
         let shard = |id| {
             let mut shard = Shard::new(id, world.clone(), NOW);
             shard.set_turn_limits(TurnLimits::default());
@@ -64,9 +64,9 @@ impl Nodes {
             }
             shard
         };
-        let mut server = TestServer::of((0..world.shards).map(shard).collect(), NOW);
+        let mut server = TestServer::from_shards((0..world.shards).map(shard).collect(), NOW);
         server.now.unix_s = self.unix_s;
-        self.all.push(Node {
+        self.nodes.push(Node {
             world,
             server,
             told: contained,
@@ -74,8 +74,8 @@ impl Nodes {
             held: Vec::new(),
             backlog: Default::default(),
         });
-        let joined = self.all.len() - 1;
-        self.tell(&[joined]);
+        let joined = self.nodes.len() - 1;
+        self.read_stored(&[joined]);
         joined
     }
 }
@@ -91,7 +91,7 @@ fn read(into: &mut crore_broker::Restored, document: &Document) {
 const KEY: &str = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
 
 #[test]
-fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() {
+fn node_started_from_checkpoints_equals_one_that_read_the_whole_log() {
     let mut nodes = Nodes::new(3);
     let topics = ["a", "b", "c", "d", "e", "f"];
     let write = |nodes: &mut Nodes, text: &str, of: &[usize]| {
@@ -110,13 +110,13 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     // The steward (the node that makes checkpoints) dies with batches in flight.
     let held = nodes.post(0, "a", "held");
     for _ in 0..9 {
-        nodes.second_of(&[1, 2]);
+        nodes.run_second_at(&[1, 2]);
     }
     write(&mut nodes, "second", &[1, 2]);
     let two = nodes.log.len();
     let documents = nodes.documents(&documents, one..two);
     nodes.store(&[0]);
-    nodes.tell(&[1, 2]);
+    nodes.read_stored(&[1, 2]);
     write(&mut nodes, "third", &[1, 2]);
     // Puts a batch into the log a second time.
     let double = nodes.log[two - 1].clone();
@@ -124,46 +124,46 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.ends[partition] += 1;
     let place = nodes.ends[partition];
     nodes.log.push((double.0, place, nodes.unix_s));
-    nodes.tell(&[1, 2]);
+    nodes.read_stored(&[1, 2]);
     let joined = nodes.join(&documents, two);
     assert_eq!(nodes.digest(joined), nodes.digest(1));
     assert_eq!(nodes.stewards(joined), nodes.stewards(1));
     for topic in ["a", "c", "keyed"] {
         let target = format!("sub/{topic}?since=oldest");
         let readers = [1, joined].map(|n| nodes.events(n, &target, ""));
-        let got = nodes.got(1, readers[0]);
+        let got = nodes.received_events(1, readers[0]);
         assert!(!got.is_empty());
-        assert_eq!(nodes.got(joined, readers[1]), got, "{topic}");
+        assert_eq!(nodes.received_events(joined, readers[1]), got, "{topic}");
     }
     let again = nodes.ask(joined, "POST /pub/keyed", KEY, "once");
     nodes.run(&[1, 2, joined]);
     let text = nodes.text(joined, again).to_lowercase();
     assert!(text.contains("idempotency-replayed"), "{text}");
     // The dead node reconnects, too late for its batches in flight.
-    nodes.tell(&[0]);
+    nodes.read_stored(&[0]);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     assert_eq!(nodes.status(0, held), Some(503));
     let reader = nodes.events(joined, "sub/a?since=oldest", "");
-    let got = nodes.got(joined, reader);
+    let got = nodes.received_events(joined, reader);
     let data: Vec<&str> = got.iter().map(|(_, data)| &data[..]).collect();
     assert_eq!(data, ["first", "second", "third"]);
     assert!((0..3).all(|n| nodes.digest(n) == nodes.digest(joined)));
 }
 
 #[test]
-fn stewards_that_died_before_the_checkpoints_are_found_dead() {
+fn stewards_that_died_before_the_checkpoints_are_declared_dead() {
     let mut nodes = Nodes::new(1);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     assert_eq!(nodes.stewards(0), [Some(1000); 4]);
     let count = nodes.log.len();
     let documents = nodes.documents(&[], 0..count);
     let joined = nodes.join(&documents, count);
     for _ in 0..12 {
-        nodes.second_of(&[joined]);
+        nodes.run_second_at(&[joined]);
     }
     assert_eq!(nodes.stewards(joined), [Some(2000); 4]);
 }
@@ -188,14 +188,14 @@ fn checkpoints_of_form_9_are_these_bytes() {
 }
 
 #[test]
-fn death_that_only_the_first_partition_has_is_told_in_all_by_a_node_that_begins_behind_it() {
+fn death_recorded_only_in_the_first_partition_is_written_into_all_by_a_new_node() {
     let mut nodes = Nodes::new(2);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     // The steward of all partitions ends, and the other node ends as soon as the first partition has the record of that death.
     let mut seconds = (0..20).map(|_| {
-        nodes.second_of(&[1]);
+        nodes.run_second_at(&[1]);
         nodes.stewards(1)
     });
     let stewards = seconds.find(|stewards| stewards[0].is_none());
@@ -204,7 +204,7 @@ fn death_that_only_the_first_partition_has_is_told_in_all_by_a_node_that_begins_
     let documents = nodes.documents(&[], 0..nodes.log.len());
     let joined = nodes.join(&documents, nodes.log.len());
     for _ in 0..12 {
-        nodes.second_of(&[joined]);
+        nodes.run_second_at(&[joined]);
     }
     assert_eq!(nodes.stewards(joined), [Some(3000); 4]);
 }

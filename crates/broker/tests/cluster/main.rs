@@ -37,7 +37,7 @@ struct Node {
 
 /// The nodes, and the log of all partitions in order. Each batch has its sequence number and the second in which it was stored.
 struct Nodes {
-    all: Vec<Node>,
+    nodes: Vec<Node>,
     log: Vec<(Arc<[u8]>, u64, u32)>,
     ends: [u64; PARTITIONS as usize],
     unix_s: u32,
@@ -86,20 +86,20 @@ impl Nodes {
             }
         };
         let mut nodes = Nodes {
-            all: (0..count).map(node).collect(),
+            nodes: (0..count).map(node).collect(),
             log: Vec::new(),
             ends: [0; PARTITIONS as usize],
             unix_s: NOW.unix_s,
         };
-        nodes.second();
+        nodes.run_second();
         nodes
     }
 
     /// Stores in the log the batches that these nodes have appended.
     fn store(&mut self, indexes: &[usize]) {
         for n in indexes {
-            self.all[*n].server.settle();
-            for io in &mut self.all[*n].server.io {
+            self.nodes[*n].server.settle();
+            for io in &mut self.nodes[*n].server.io {
                 for batch in io.batches.drain(..) {
                     let end = &mut self.ends[usize::from(batch.header.partition)];
                     *end += 1;
@@ -110,16 +110,16 @@ impl Nodes {
     }
 
     /// The nodes read and apply all stored batches.
-    fn tell(&mut self, to: &[usize]) {
+    fn read_stored(&mut self, to: &[usize]) {
         for n in to {
-            self.tell_one(*n);
-            let node = &self.all[*n];
+            self.read_stored_at(*n);
+            let node = &self.nodes[*n];
             assert!(node.backlog.bytes() == 0 || !node.held.is_empty());
         }
     }
 
-    fn tell_one(&mut self, n: usize) {
-        let node = &mut self.all[n];
+    fn read_stored_at(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
         let mut committed = std::mem::take(&mut node.held);
         for (bytes, sequence, unix_s) in &self.log[node.told..] {
             let placement = world(n).placement();
@@ -153,7 +153,7 @@ impl Nodes {
         loop {
             let before = self.log.len();
             self.store(nodes);
-            self.tell(nodes);
+            self.read_stored(nodes);
             if self.log.len() == before {
                 return;
             }
@@ -161,20 +161,20 @@ impl Nodes {
     }
 
     /// Lets a second pass for these nodes. Then their batches are stored and read.
-    fn second_of(&mut self, nodes: &[usize]) {
+    fn run_second_at(&mut self, nodes: &[usize]) {
         self.unix_s += 1;
         for n in nodes {
-            self.all[*n].server.advance_and_tick_s(1);
+            self.nodes[*n].server.advance_and_tick_s(1);
         }
         self.run(nodes);
     }
 
-    fn second(&mut self) {
-        self.second_of(&(0..self.all.len()).collect::<Vec<_>>());
+    fn run_second(&mut self) {
+        self.run_second_at(&(0..self.nodes.len()).collect::<Vec<_>>());
     }
 
     fn ask(&mut self, node: usize, line: &str, fields: &str, body: &str) -> usize {
-        let server = &mut self.all[node].server;
+        let server = &mut self.nodes[node].server;
         let conn = server.open(0);
         let len = body.len();
         server.send(
@@ -197,7 +197,7 @@ impl Nodes {
     }
 
     fn text(&self, node: usize, conn: usize) -> String {
-        String::from_utf8_lossy(self.all[node].server.received(conn)).into_owned()
+        String::from_utf8_lossy(self.nodes[node].server.received(conn)).into_owned()
     }
 
     fn status(&self, node: usize, conn: usize) -> Option<u16> {
@@ -206,7 +206,7 @@ impl Nodes {
     }
 
     /// The positions and data of a client's events.
-    fn got(&self, node: usize, conn: usize) -> Vec<(String, String)> {
+    fn received_events(&self, node: usize, conn: usize) -> Vec<(String, String)> {
         let text = self.text(node, conn);
         let field_of = |event: &str, field: &str| {
             let line = event.lines().find_map(|line| line.strip_prefix(field));
@@ -220,7 +220,7 @@ impl Nodes {
 
     /// The state of each home (the part of a shard that keeps topics) of a node.
     fn states(&mut self, node: usize) -> Vec<ClusterState> {
-        let server = &mut self.all[node].server;
+        let server = &mut self.nodes[node].server;
         (0..2)
             .map(|shard| {
                 server.handle(shard, Input::Control(Ticket(1), Control::Cluster));
@@ -233,7 +233,7 @@ impl Nodes {
     }
 
     fn digest(&self, node: usize) -> u64 {
-        let shards = self.all[node].server.shards.iter();
+        let shards = self.nodes[node].server.shards.iter();
         shards.fold(0, |digest, shard| digest ^ shard.digest())
     }
 
@@ -245,7 +245,7 @@ impl Nodes {
 }
 
 #[test]
-fn a_message_reaches_subscribers_of_all_nodes_once_at_one_position() {
+fn message_reaches_subscribers_of_all_nodes_once_with_one_position() {
     let mut nodes = Nodes::new(3);
     let readers: Vec<usize> = (0..3).map(|n| nodes.events(n, "sub/a", "")).collect();
     let publishers: Vec<usize> = (0..3)
@@ -254,23 +254,26 @@ fn a_message_reaches_subscribers_of_all_nodes_once_at_one_position() {
     // Nothing is delivered or answered before it is committed.
     for n in 0..3 {
         assert_eq!(
-            (nodes.got(n, readers[n]), nodes.status(n, publishers[n])),
+            (
+                nodes.received_events(n, readers[n]),
+                nodes.status(n, publishers[n])
+            ),
             (vec![], None)
         );
     }
     nodes.run(&[2, 0, 1]);
-    let first = nodes.got(0, readers[0]);
+    let first = nodes.received_events(0, readers[0]);
     let data: Vec<&str> = first.iter().map(|(_, data)| &data[..]).collect();
     assert_eq!(data, ["of 2", "of 0", "of 1"]);
     for n in 0..3 {
-        assert_eq!(nodes.got(n, readers[n]), first);
+        assert_eq!(nodes.received_events(n, readers[n]), first);
         assert_eq!(nodes.status(n, publishers[n]), Some(201));
         assert_eq!(nodes.digest(n), nodes.digest(0));
     }
 }
 
 #[test]
-fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind() {
+fn position_of_one_node_is_resumed_at_another_even_if_that_is_behind() {
     for target in ["sub/a", "sub?filter=%2B"] {
         let mut nodes = Nodes::new(2);
         let reader = nodes.events(0, target, "");
@@ -282,9 +285,9 @@ fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind(
         for n in 4..6 {
             nodes.post(0, "a", &format!("{n}"));
             nodes.store(&[0]);
-            nodes.tell(&[0]);
+            nodes.read_stored(&[0]);
         }
-        let events = nodes.got(0, reader);
+        let events = nodes.received_events(0, reader);
         let data = |events: &[(String, String)]| {
             events
                 .iter()
@@ -294,37 +297,44 @@ fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind(
         assert_eq!(data(&events), ["0", "1", "2", "3", "4", "5"]);
         let since = |n: usize| format!("Last-Event-ID: {}\r\n", events[n].0);
         let [known, ahead] = [1, 4].map(|n| nodes.events(1, target, &since(n)));
-        assert_eq!(data(&nodes.got(1, known)), ["2", "3"]);
-        assert_eq!(data(&nodes.got(1, ahead)), [""; 0]);
-        nodes.tell(&[1]);
+        assert_eq!(data(&nodes.received_events(1, known)), ["2", "3"]);
+        assert_eq!(data(&nodes.received_events(1, ahead)), [""; 0]);
+        nodes.read_stored(&[1]);
         nodes.post(0, "a", "6");
         nodes.run(&[0, 1]);
-        assert_eq!(data(&nodes.got(1, known)), ["2", "3", "4", "5", "6"]);
-        assert_eq!(data(&nodes.got(1, ahead)), ["5", "6"], "{target}");
+        assert_eq!(
+            data(&nodes.received_events(1, known)),
+            ["2", "3", "4", "5", "6"]
+        );
+        assert_eq!(
+            data(&nodes.received_events(1, ahead)),
+            ["5", "6"],
+            "{target}"
+        );
         assert!(!nodes.text(1, ahead).contains("gap"));
     }
 }
 
 #[test]
-fn a_position_to_which_the_log_does_not_come_is_a_gap() {
+fn position_after_the_end_of_the_log_is_a_gap() {
     let mut nodes = Nodes::new(1);
     nodes.post(0, "a", "kept");
     nodes.run(&[0]);
     let reader = nodes.events(0, "sub/a", "Last-Event-ID: 17-99999999\r\n");
-    assert_eq!(nodes.got(0, reader), []);
-    nodes.second();
+    assert_eq!(nodes.received_events(0, reader), []);
+    nodes.run_second();
     let text = nodes.text(0, reader);
     assert!(text.contains(GAP_EVENT) && text.contains("kept"), "{text}");
 }
 
 #[test]
-fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
+fn idempotency_key_counts_once_over_nodes_with_different_clocks() {
     let mut nodes = Nodes::new(2);
     let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
     let reader = nodes.events(0, "sub/a", "");
     let publishers = [0, 1].map(|n| nodes.ask(n, "POST /pub/a", key, "once"));
     nodes.run(&[1, 0]);
-    assert_eq!(nodes.got(0, reader).len(), 1);
+    assert_eq!(nodes.received_events(0, reader).len(), 1);
     let body = |nodes: &Nodes, n: usize| {
         let text = nodes.text(n, publishers[n]);
         text.split("\r\n\r\n").nth(1).map(String::from)
@@ -341,7 +351,7 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
     // The retry counts within the window by the log's clock, and not after it.
     let window_s = Settings::default().publish.idempotency_window_s;
     for _ in 0..window_s - 2 {
-        nodes.second();
+        nodes.run_second();
     }
     let again = nodes.ask(1, "POST /pub/a", key, "once");
     nodes.run(&[0, 1]);
@@ -352,7 +362,7 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
             .contains("idempotency-replayed")
     );
     for _ in 0..4 {
-        nodes.second();
+        nodes.run_second();
     }
     let late = nodes.ask(0, "POST /pub/a", key, "once");
     nodes.run(&[0, 1]);
@@ -362,12 +372,12 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
             .to_lowercase()
             .contains("idempotency-replayed")
     );
-    assert_eq!(nodes.got(0, reader).len(), 2);
+    assert_eq!(nodes.received_events(0, reader).len(), 2);
     assert_eq!(nodes.digest(0), nodes.digest(1));
 }
 
 #[test]
-fn topics_that_two_nodes_make_or_delete_at_once_are_the_same_at_both() {
+fn topics_created_or_deleted_at_two_nodes_at_once_are_equal_at_both() {
     let mut nodes = Nodes::new(2);
     for line in ["PUT /pub/a", "DELETE /pub/a", "PUT /pub/a"] {
         let answers = [0, 1].map(|n| nodes.ask(n, line, "", ""));
@@ -381,19 +391,19 @@ fn topics_that_two_nodes_make_or_delete_at_once_are_the_same_at_both() {
 }
 
 #[test]
-fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothing() {
+fn silent_node_is_declared_dead_and_continues_as_a_new_writer_without_loss() {
     let mut nodes = Nodes::new(3);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
     assert_eq!(nodes.states(1)[0].nodes.len(), 3);
     let reader = nodes.events(1, "sub/a", "");
     // The first node is cut off from the log.
     let cut_off = |nodes: &mut Nodes| {
-        nodes.all[0].server.advance_and_tick_s(1);
-        nodes.all[0].server.settle();
-        nodes.second_of(&[1, 2]);
+        nodes.nodes[0].server.advance_and_tick_s(1);
+        nodes.nodes[0].server.settle();
+        nodes.run_second_at(&[1, 2]);
     };
     for _ in 0..4 {
         cut_off(&mut nodes);
@@ -415,17 +425,17 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
     assert_eq!(nodes.states(1)[0].nodes.len(), 2);
     // The first node reconnects. Its batches in flight are void, so it writes them again.
     nodes.store(&[0]);
-    nodes.tell(&[1, 2]);
-    assert_eq!(nodes.got(1, reader), []);
-    nodes.tell(&[0]);
+    nodes.read_stored(&[1, 2]);
+    assert_eq!(nodes.received_events(1, reader), []);
+    nodes.read_stored(&[0]);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     for conn in &held {
         assert!(matches!(nodes.status(0, *conn), Some(201 | 202)));
     }
     let data: Vec<String> = nodes
-        .got(1, reader)
+        .received_events(1, reader)
         .into_iter()
         .map(|(_, data)| data)
         .collect();
@@ -442,30 +452,30 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
 }
 
 #[test]
-fn node_that_writes_its_own_death_into_partitions_writes_later_deaths_into_them_too() {
+fn node_that_wrote_its_own_death_also_writes_later_deaths() {
     let mut nodes = Nodes::new(3);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     // The second node is cut off. The others declare it dead in the first partition, and are lost before they write this into the others.
     while nodes.states(0)[0].nodes.len() == 3 {
-        nodes.all[1].server.advance_and_tick_s(1);
-        nodes.all[1].server.settle();
-        nodes.second_of(&[0, 2]);
+        nodes.nodes[1].server.advance_and_tick_s(1);
+        nodes.nodes[1].server.settle();
+        nodes.run_second_at(&[0, 2]);
     }
     assert_eq!(nodes.stewards(0), [Some(1000); 4]);
     // It reads this when it reconnects, and writes it into the other partitions. Later it finds the others dead.
     for _ in 0..15 {
-        nodes.second_of(&[1]);
+        nodes.run_second_at(&[1]);
     }
     assert_eq!(nodes.stewards(1), [Some(2001); 4]);
 }
 
 #[test]
-fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effect_at_no_node() {
+fn record_stored_after_the_answer_outcome_unknown_takes_effect_at_no_node() {
     let mut nodes = Nodes::new(2);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     let reader = nodes.events(1, "sub/a", "");
     let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
@@ -476,9 +486,9 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
         nodes.ask(0, "PUT /pub/c", JSON, ""),
     ];
     for _ in 0..12 {
-        nodes.all[0].server.advance_and_tick_s(1);
-        nodes.all[0].server.settle();
-        nodes.second_of(&[1]);
+        nodes.nodes[0].server.advance_and_tick_s(1);
+        nodes.nodes[0].server.settle();
+        nodes.run_second_at(&[1]);
     }
     for topic in ["a", "b"] {
         let new = nodes.post(1, topic, "new");
@@ -487,10 +497,10 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     }
     assert_eq!(old.map(|conn| nodes.status(0, conn)), [Some(503); 3]);
     for _ in 0..4 {
-        nodes.second();
+        nodes.run_second();
     }
     let data = |nodes: &Nodes, n, reader| {
-        let events = nodes.got(n, reader).into_iter();
+        let events = nodes.received_events(n, reader).into_iter();
         events.map(|(_, data)| data).collect::<Vec<_>>()
     };
     assert_eq!(data(&nodes, 1, reader), ["new"]);
@@ -522,22 +532,22 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
 }
 
 #[test]
-fn record_that_the_log_stores_within_six_seconds_counts_and_its_key_gives_the_first_answer() {
+fn record_stored_within_six_seconds_takes_effect_and_its_key_gives_the_first_answer() {
     let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
     for (seconds, counts) in [(6, true), (7, false)] {
         let mut nodes = Nodes::new(2);
         for _ in 0..3 {
-            nodes.second();
+            nodes.run_second();
         }
         let asked = nodes.ask(0, "POST /pub/a", key, "text");
         for _ in 0..seconds - 1 {
-            nodes.all[0].server.advance_and_tick_s(1);
-            nodes.all[0].server.settle();
+            nodes.nodes[0].server.advance_and_tick_s(1);
+            nodes.nodes[0].server.settle();
             // The other nodes are idle, and report no node as dead.
             nodes.unix_s += 1;
         }
         assert_eq!(nodes.status(0, asked), None);
-        nodes.second();
+        nodes.run_second();
         let answer = nodes.status(0, asked);
         match counts {
             true => assert!(matches!(answer, Some(201 | 202))),
@@ -553,25 +563,25 @@ fn record_that_the_log_stores_within_six_seconds_counts_and_its_key_gives_the_fi
 }
 
 #[test]
-fn a_node_that_is_cut_off_says_so_shows_nothing_uncommitted_and_declares_nobody_dead() {
+fn node_cut_off_from_the_log_reports_it_and_declares_no_node_dead() {
     let mut nodes = Nodes::new(2);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     assert!(!nodes.states(0)[0].is_cut_off);
     let reader = nodes.events(0, "sub/a", "");
     let publisher = nodes.post(0, "a", "unseen");
     for _ in 0..12 {
-        nodes.all[0].server.advance_and_tick_s(1);
-        nodes.all[0].server.settle();
+        nodes.nodes[0].server.advance_and_tick_s(1);
+        nodes.nodes[0].server.settle();
     }
     assert!(nodes.states(0)[0].is_cut_off);
-    assert_eq!(nodes.got(0, reader), []);
+    assert_eq!(nodes.received_events(0, reader), []);
     assert_eq!(nodes.status(0, publisher), Some(503));
     nodes.run(&[0, 1]);
-    nodes.second();
+    nodes.run_second();
     assert!(!nodes.states(0)[0].is_cut_off);
-    assert_eq!(nodes.got(0, reader).len(), 1);
+    assert_eq!(nodes.received_events(0, reader).len(), 1);
     assert_eq!(nodes.states(0)[0].nodes.len(), 2);
     assert_eq!(nodes.states(1)[0].nodes.len(), 2);
 }

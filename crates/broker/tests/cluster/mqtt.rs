@@ -31,7 +31,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
         password: None,
     };
     encode::connect(&mut out, &connect);
-    let server = &mut nodes.all[0].server;
+    let server = &mut nodes.nodes[0].server;
     let conn = server.open(0);
     server.send(conn, out);
     server.settle();
@@ -40,7 +40,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
 
 /// Passes each packet that a client has received to `see`.
 fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
-    let received = std::mem::take(&mut nodes.all[0].server.socket(conn).received);
+    let received = std::mem::take(&mut nodes.nodes[0].server.socket(conn).received);
     let mut bytes = &received[..];
     while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
         let end = len + header.body_bytes();
@@ -80,8 +80,8 @@ fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
                 &mqtt::Properties::NONE,
                 filters.into_iter(),
             );
-            nodes.all[0].server.send(conn, out);
-            nodes.all[0].server.settle();
+            nodes.nodes[0].server.send(conn, out);
+            nodes.nodes[0].server.settle();
             let mut given = Vec::new();
             each(&mut nodes, conn, version, |packet| {
                 if let Packet::SubAck(ack) = packet {
@@ -90,20 +90,20 @@ fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
             });
             let refused = if version == Version::V5 { 0x9E } else { 0x80 };
             assert_eq!(given, [refused, 1]);
-            nodes.all[0].server.cut(conn);
-            nodes.all[0].server.settle();
+            nodes.nodes[0].server.cut(conn);
+            nodes.nodes[0].server.settle();
         }
     }
 }
 
 #[test]
-fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
+fn node_that_is_cut_off_disconnects_its_clients() {
     let mut nodes = Nodes::new(1);
     let conn = connect(&mut nodes, Version::V5);
     each(&mut nodes, conn, Version::V5, |_| ());
     for _ in 0..7 {
-        nodes.all[0].server.advance_and_tick_s(1);
-        nodes.all[0].server.settle();
+        nodes.nodes[0].server.advance_and_tick_s(1);
+        nodes.nodes[0].server.settle();
     }
     let mut reasons = Vec::new();
     each(&mut nodes, conn, Version::V5, |packet| match packet {
@@ -125,13 +125,13 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
         };
         assert_eq!(reasons, [expected]);
         nodes.run(&[0]);
-        nodes.second();
+        nodes.run_second();
     }
 }
 
 /// The session ends with its connection, so the client sends no second copy to this node that could be acknowledged while the first is in flight.
 #[test]
-fn client_whose_publishes_got_no_answer_is_sent_away_when_they_can_take_effect_no_more() {
+fn client_with_unanswered_publishes_is_disconnected_when_they_can_no_longer_take_effect() {
     for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
         let mut nodes = Nodes::new(1);
         let conn = connect(&mut nodes, Version::V5);
@@ -146,13 +146,13 @@ fn client_whose_publishes_got_no_answer_is_sent_away_when_they_can_take_effect_n
             payload: b"x",
         };
         encode::publish(&mut out, Version::V5, &publish);
-        nodes.all[0].server.send(conn, out);
-        nodes.all[0].server.settle();
+        nodes.nodes[0].server.send(conn, out);
+        nodes.nodes[0].server.settle();
         each(&mut nodes, conn, Version::V5, |_| ());
         let mut ends_after_s = None;
         for second in 1..60 {
-            nodes.all[0].server.advance_and_tick_s(1);
-            nodes.all[0].server.settle();
+            nodes.nodes[0].server.advance_and_tick_s(1);
+            nodes.nodes[0].server.settle();
             each(&mut nodes, conn, Version::V5, |packet| {
                 if let Packet::Disconnect(_) = packet {
                     ends_after_s = Some(second);
@@ -171,7 +171,7 @@ fn client_whose_publishes_got_no_answer_is_sent_away_when_they_can_take_effect_n
 fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
     let mut nodes = Nodes::new(2);
     for _ in 0..3 {
-        nodes.second();
+        nodes.run_second();
     }
     let reader = nodes.events(1, "sub/state", "");
     let will = Will {
@@ -182,26 +182,26 @@ fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
         payload: b"gone",
     };
     let data = |nodes: &Nodes| {
-        let got = nodes.got(1, reader).into_iter();
+        let got = nodes.received_events(1, reader).into_iter();
         got.map(|(_, data)| data).collect::<Vec<_>>()
     };
     // While the node reaches the log, the will is published.
     let conn = connect_with(&mut nodes, Version::V5, Some(will));
-    nodes.all[0].server.cut(conn);
+    nodes.nodes[0].server.cut(conn);
     nodes.run(&[0, 1]);
     assert_eq!(data(&nodes), ["gone"]);
     connect_with(&mut nodes, Version::V5, Some(will));
     // The node is cut off and closes the client's connection. The client then reports at another node that it is online, which the will
     // must not overwrite.
     for _ in 0..20 {
-        nodes.all[0].server.advance_and_tick_s(1);
-        nodes.all[0].server.settle();
-        nodes.second_of(&[1]);
+        nodes.nodes[0].server.advance_and_tick_s(1);
+        nodes.nodes[0].server.settle();
+        nodes.run_second_at(&[1]);
     }
     nodes.post(1, "state", "here");
     nodes.run(&[1]);
     for _ in 0..4 {
-        nodes.second();
+        nodes.run_second();
     }
     assert_eq!(data(&nodes), ["gone", "here"]);
 }

@@ -14,7 +14,7 @@ use super::support::NOW;
 use super::{Nodes, PARTITIONS, world};
 
 /// The partition of the client's session. The topics of the tests are in others.
-const OF_SESSION: PartitionId = 0;
+const SESSION_PARTITION: PartitionId = 0;
 const ID: PacketId = PacketId::new(5).expect("not 0");
 
 /// A name that belongs to this partition.
@@ -33,7 +33,7 @@ fn nodes(count: usize) -> Nodes {
 fn nodes_with(count: usize, mut settings: Settings) -> Nodes {
     settings.mqtt.durable_sessions = true;
     let mut nodes = Nodes::with(count, &settings);
-    for node in &mut nodes.all {
+    for node in &mut nodes.nodes {
         // The log is empty, so the nodes have read it.
         for shard in &mut node.server.shards {
             shard.finish_recovery(&SessionNeeds::default(), NOW);
@@ -57,7 +57,7 @@ impl Client {
     /// Connects with this will, and begins a new session if there is one.
     fn connect_with(nodes: &mut Nodes, node: usize, will: Option<&[u8]>) -> Client {
         let will = will.map(|payload| ("last/words", payload));
-        Client::connect_as(nodes, node, &name_in(OF_SESSION, "client"), will)
+        Client::connect_as(nodes, node, &name_in(SESSION_PARTITION, "client"), will)
     }
 
     /// Connects with this client id and a will with this topic.
@@ -86,7 +86,7 @@ impl Client {
             user_name: None,
             password: None,
         };
-        let conn = nodes.all[node].server.open(0);
+        let conn = nodes.nodes[node].server.open(0);
         let client = Client { node, conn };
         client.send(nodes, |out| encode::connect(out, &connect));
         client
@@ -95,10 +95,10 @@ impl Client {
     fn send(&self, nodes: &mut Nodes, packet: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         packet(&mut out);
-        let server = &mut nodes.all[self.node].server;
+        let server = &mut nodes.nodes[self.node].server;
         server.send(self.conn, out);
         server.settle();
-        let all: Vec<usize> = (0..nodes.all.len()).collect();
+        let all: Vec<usize> = (0..nodes.nodes.len()).collect();
         nodes.run(&all);
     }
 
@@ -130,7 +130,7 @@ impl Client {
 
     /// The packets that it has received since the last call.
     fn received(&self, nodes: &mut Nodes) -> Vec<String> {
-        let server = &mut nodes.all[self.node].server;
+        let server = &mut nodes.nodes[self.node].server;
         let received = std::mem::take(&mut server.socket(self.conn).received);
         let (mut bytes, mut all) = (&received[..], Vec::new());
         while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
@@ -152,24 +152,24 @@ impl Client {
 
 /// Lets a node read all partitions again.
 fn read_on(nodes: &mut Nodes, node: usize) {
-    nodes.all[node].unread.clear();
-    let all: Vec<usize> = (0..nodes.all.len()).collect();
-    nodes.tell(&all);
+    nodes.nodes[node].unread.clear();
+    let all: Vec<usize> = (0..nodes.nodes.len()).collect();
+    nodes.read_stored(&all);
     nodes.run(&all);
 }
 
 fn data(nodes: &Nodes, node: usize, reader: usize) -> Vec<String> {
-    let received = nodes.got(node, reader).into_iter();
+    let received = nodes.received_events(node, reader).into_iter();
     received.map(|(_, data)| data).collect()
 }
 
 #[test]
-fn message_released_at_a_node_that_has_not_read_it_leaves_its_packet_id_free() {
+fn packet_id_is_free_after_a_release_at_a_node_that_has_not_read_the_message() {
     let mut nodes = nodes(2);
     let topic = name_in(1, "topic");
     let readers = [0, 1].map(|node| nodes.events(node, &format!("sub/{topic}"), ""));
     let first = Client::connect(&mut nodes, 0);
-    nodes.all[1].unread = vec![1];
+    nodes.nodes[1].unread = vec![1];
     first.publish(&mut nodes, &topic, "one");
     assert_eq!(
         first.received(&mut nodes),
@@ -198,7 +198,7 @@ fn next_message_with_a_packet_id_at_a_node_that_has_not_read_the_release_is_publ
     let readers = [0, 1].map(|node| nodes.events(node, &format!("sub/{topic}"), ""));
     let first = Client::connect(&mut nodes, 0);
     first.publish(&mut nodes, &topic, "one");
-    nodes.all[1].unread = vec![1];
+    nodes.nodes[1].unread = vec![1];
     first.release(&mut nodes);
     let second = Client::connect(&mut nodes, 1);
     second.publish(&mut nodes, &topic, "two");
@@ -214,14 +214,14 @@ fn next_message_with_a_packet_id_at_a_node_that_has_not_read_the_release_is_publ
 }
 
 #[test]
-fn message_is_no_copy_of_one_in_another_partition_whose_release_is_not_read_yet() {
+fn message_is_no_duplicate_of_one_whose_release_in_another_partition_is_unread() {
     let mut nodes = nodes(2);
     let topics = [name_in(1, "topic"), name_in(3, "topic")];
     assert_eq!(PARTITIONS, 4, "both topics are at one home");
     let reader = nodes.events(1, &format!("sub/{}", topics[1]), "");
     let client = Client::connect(&mut nodes, 0);
     client.publish(&mut nodes, &topics[0], "one");
-    nodes.all[1].unread = vec![1];
+    nodes.nodes[1].unread = vec![1];
     client.release(&mut nodes);
     client.publish(&mut nodes, &topics[1], "two");
     assert_eq!(data(&nodes, 1, reader), ["two"]);
@@ -230,7 +230,7 @@ fn message_is_no_copy_of_one_in_another_partition_whose_release_is_not_read_yet(
 }
 
 #[test]
-fn client_that_releases_what_it_never_sent_writes_nothing_in_a_new_session() {
+fn release_of_an_unknown_packet_id_in_a_new_session_writes_nothing() {
     let mut nodes = nodes(1);
     let client = Client::connect(&mut nodes, 0);
     let before = nodes.log.len();
@@ -243,7 +243,7 @@ fn client_that_releases_what_it_never_sent_writes_nothing_in_a_new_session() {
 }
 
 #[test]
-fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_until_a_second_has_passed() {
+fn clients_with_one_id_at_two_nodes_are_limited_to_some_takeovers_a_second() {
     let mut nodes = nodes(2);
     let connect = |nodes: &mut Nodes, node| {
         let client = Client::connect(nodes, node);
@@ -265,15 +265,15 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_until_a_second_has
         expected.map(|(it, count)| (it.into(), count)).into()
     );
     for node in [1, 0] {
-        nodes.second();
-        nodes.second();
+        nodes.run_second();
+        nodes.run_second();
         assert_eq!(connect(&mut nodes, node), "connack true 0x0");
     }
     assert_eq!(nodes.digest(0), nodes.digest(1));
 }
 
 #[test]
-fn client_that_leaves_many_wills_gets_no_connection_with_one_while_memory_is_short() {
+fn client_with_many_wills_may_not_connect_with_another_while_memory_is_short() {
     let mut settings = Settings::default();
     settings.limits.memory_bytes = 8 << 20;
     settings.mqtt.takeovers_per_minute = 1000;
@@ -295,16 +295,16 @@ fn client_that_leaves_many_wills_gets_no_connection_with_one_while_memory_is_sho
 }
 
 #[test]
-fn keys_of_a_client_that_only_publishes_are_charged_to_it_at_all_nodes_until_their_release() {
+fn qos_2_keys_are_charged_to_their_publisher_at_all_nodes_until_their_release() {
     let mut settings = Settings::default();
     // With a limit, bytes are counted by party.
     settings.limits.memory_bytes = 64 << 20;
     let mut nodes = nodes_with(2, settings);
     // Keys are released by the clock, which a node keeps close to that of the log.
-    nodes.all[1].server.now = nodes.all[0].server.now;
+    nodes.nodes[1].server.now = nodes.nodes[0].server.now;
     let topic = name_in(1, "topic");
     let charged = |nodes: &Nodes| {
-        let bytes = nodes.all.iter().map(|node| {
+        let bytes = nodes.nodes.iter().map(|node| {
             let counts = &node.world.admission;
             let client = counts.client(Ipv4Addr::LOCALHOST.into());
             counts.absent_bytes(Party::of_address(client))
@@ -329,9 +329,9 @@ fn keys_of_a_client_that_only_publishes_are_charged_to_it_at_all_nodes_until_the
 }
 
 #[test]
-fn what_an_interruption_has_kept_is_dropped_when_the_node_has_caught_up() {
+fn messages_kept_over_an_interruption_are_dropped_after_the_catch_up() {
     let mut nodes = nodes(2);
-    nodes.second();
+    nodes.run_second();
     let topics: Vec<String> = (0..100).map(|n| format!("topic{n}")).collect();
     for n in 0..250 {
         nodes.post(0, &topics[0], &n.to_string());
@@ -341,12 +341,12 @@ fn what_an_interruption_has_kept_is_dropped_when_the_node_has_caught_up() {
     }
     nodes.run(&[0]);
     // Node 1 stood still meanwhile.
-    nodes.all[1].server.advance_and_tick_s(4);
+    nodes.nodes[1].server.advance_and_tick_s(4);
     nodes.run(&[0, 1]);
-    nodes.second();
+    nodes.run_second();
     let kept = |nodes: &mut Nodes, topic: &str| {
         let reader = nodes.events(1, &format!("sub/{topic}?since=oldest"), "");
-        nodes.got(1, reader).len()
+        nodes.received_events(1, reader).len()
     };
     // The rule keeps 100 messages.
     let all: Vec<usize> = topics.iter().map(|topic| kept(&mut nodes, topic)).collect();
@@ -354,12 +354,12 @@ fn what_an_interruption_has_kept_is_dropped_when_the_node_has_caught_up() {
 }
 
 #[test]
-fn wills_of_a_dead_node_that_a_limit_of_their_address_refuses_are_published_later_and_once() {
+fn refused_wills_of_a_dead_node_are_published_later_and_once() {
     let mut settings = Settings::default();
     settings.limits.topics_per_address_per_s = 1;
     settings.limits.topics_per_address_burst = 3;
     let mut nodes = nodes_with(2, settings);
-    nodes.all[1].server.now = nodes.all[0].server.now;
+    nodes.nodes[1].server.now = nodes.nodes[0].server.now;
     let reader = nodes.events(1, "sub?filter=wills/%2B", "");
     // Some clients come back at the other node before the death of theirs is known.
     let ids: Vec<String> = (0..20).map(|n| format!("client{n}")).collect();
@@ -371,7 +371,7 @@ fn wills_of_a_dead_node_that_a_limit_of_their_address_refuses_are_published_late
         Client::connect_as(&mut nodes, 1, id, None);
     }
     for _ in 0..120 {
-        nodes.second_of(&[1]);
+        nodes.run_second_at(&[1]);
     }
     let mut published = data(&nodes, 1, reader);
     assert_eq!(published.len(), 20);
@@ -390,11 +390,11 @@ fn full_log_refuses_new_sessions_and_gives_each_client_a_part_of_the_room_for_ex
         received.first().cloned().unwrap_or_default()
     };
     assert_eq!(connect(&mut nodes, "old", None), "connack false 0x0");
-    let admission = nodes.all[0].world.admission.clone();
+    let admission = nodes.nodes[0].world.admission.clone();
     admission.set_disk_room(u64::MAX, 256 * 2000);
-    admission.set_log_full(nodes.all[0].server.now.unix_s);
+    admission.set_log_full(nodes.nodes[0].server.now.unix_s);
     for _ in 0..6 {
-        nodes.second();
+        nodes.run_second();
     }
     assert_eq!(connect(&mut nodes, "new", None), "connack false 0x97");
     let words = [b'x'; 300];

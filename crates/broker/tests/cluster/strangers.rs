@@ -342,11 +342,11 @@ fn batches_of_a_stranger_are_void_and_readers_go_on() {
         let stream = nodes.events(0, "sub/a", "");
         let poll = nodes.ask(0, "GET /sub/a?filter=%23", "", "");
         nodes.intrude(&bad);
-        nodes.tell(&[0]);
+        nodes.read_stored(&[0]);
         nodes.post(0, TOPIC, "good");
         nodes.run(&[0]);
         let data = |nodes: &Nodes, of| -> Vec<String> {
-            let got = nodes.got(0, of).into_iter();
+            let got = nodes.received_events(0, of).into_iter();
             got.map(|(_, data)| data).collect()
         };
         assert_eq!(data(&nodes, stream), ["good"], "{what}");
@@ -376,15 +376,15 @@ fn a_node_that_starts_voids_the_same_batches_as_one_that_reads_them_live() {
     let digest = |server: &TestServer| server.shards.iter().fold(0, |all, it| all ^ it.digest());
     assert_eq!(digest(&server), nodes.digest(0));
     let live = nodes.events(0, "sub/a?since=oldest", "");
-    let live = nodes.got(0, live);
+    let live = nodes.received_events(0, live);
     assert_eq!(live.len(), bad_batches().len());
-    nodes.all[0].server = server;
+    nodes.nodes[0].server = server;
     let read = nodes.events(0, "sub/a?since=oldest", "");
-    assert_eq!(nodes.got(0, read), live);
+    assert_eq!(nodes.received_events(0, read), live);
 }
 
 #[test]
-fn a_batch_of_another_writer_that_is_good_counts() {
+fn valid_batch_of_another_writer_is_applied() {
     let mut nodes = Nodes::new(1);
     let user = attributes(&[0x26, 0, 1, b'n', 0, 1, b'v']);
     for good in [
@@ -416,8 +416,8 @@ fn a_batch_of_another_writer_that_is_good_counts() {
     let stream = nodes.events(0, "sub/a", "");
     // A record of a kind that may be skipped precedes the message.
     nodes.intrude(&batch_of(&[&[200, 0, 9], &GOOD.record()]));
-    nodes.tell(&[0]);
-    let got = nodes.got(0, stream);
+    nodes.read_stored(&[0]);
+    let got = nodes.received_events(0, stream);
     assert_eq!(got.len(), 1);
     assert_eq!(got[0].1, "stranger");
 }

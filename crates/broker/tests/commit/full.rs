@@ -11,7 +11,7 @@ use crore_wire::mqtt::{
 
 use super::{TestServer, message, near_and_far, subscribe};
 
-/// Otherwise its publisher would take a message that is in the log for one that is refused, and its key or packet id would go on standing for that message.
+/// If the copy were refused, the publisher would believe that its message, which is in the log, was refused.
 #[test]
 fn copy_of_a_message_in_the_log_is_recognised_while_the_disk_is_full() {
     for topic in near_and_far() {
@@ -31,7 +31,7 @@ fn copy_of_a_message_in_the_log_is_recognised_while_the_disk_is_full() {
 }
 
 #[test]
-fn a_full_disk_refuses_publishes_until_there_is_room() {
+fn publishes_are_refused_while_the_disk_is_full() {
     for topic in near_and_far() {
         let world = TestServer::world(2, |_| {});
         let mut server = TestServer::of(&world);
@@ -87,7 +87,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
 }
 
 #[test]
-fn a_client_of_mqtt_3_is_closed_without_an_acknowledgement() {
+fn mqtt_3_client_is_disconnected_without_an_acknowledgement() {
     let world = TestServer::world(1, |_| {});
     let mut server = TestServer::of(&world);
     let client = server.open();
@@ -178,7 +178,7 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
 }
 
 #[test]
-fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
+fn full_disk_refuses_new_sessions_and_existing_ones_continue() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
     let mut server = TestServer::of(&world);
     let away = server.mqtt("away", 600);
@@ -206,7 +206,7 @@ fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
     assert_eq!(connect(&mut server, "new", 600), ["connack Success false"]);
 }
 
-/// Otherwise one client that connects again and again, or subscribes, would use up the room for the records of all sessions.
+/// Without such parts, one client that connects or subscribes again and again would use up the room for the records of all sessions.
 #[test]
 fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);

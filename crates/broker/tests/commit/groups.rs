@@ -36,7 +36,7 @@ proptest! {
     /// Each acknowledged publish must be delivered to a member at least once, and exactly once if that member did not leave. The first
     /// member never leaves, so that the group stays alive.
     #[test]
-    fn each_message_is_given_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
+    fn each_acknowledged_message_is_delivered_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
         let mut server = TestServer::new(2, |_| {});
         let mut members: [Option<usize>; 3] = [None; 3];
         let stays = server.mqtt("stays", 0);

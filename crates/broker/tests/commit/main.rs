@@ -240,7 +240,7 @@ fn near_and_far() -> [String; 2] {
 }
 
 #[test]
-fn no_client_hears_of_a_message_before_it_is_committed() {
+fn no_client_learns_of_a_message_before_its_commit() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let subscriber = server.subscribe(&topic);
@@ -287,7 +287,7 @@ fn a_late_publish_has_an_unknown_outcome_and_takes_effect_once() {
 }
 
 #[test]
-fn message_that_was_told_not_known_stands_before_all_that_other_clients_ask_for_later() {
+fn message_with_an_unknown_outcome_precedes_later_requests_of_other_clients() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let subscriber = server.subscribe(&topic);
@@ -311,7 +311,7 @@ fn message_that_was_told_not_known_stands_before_all_that_other_clients_ask_for_
 }
 
 #[test]
-fn a_retry_of_what_is_under_way_is_answered_like_the_first() {
+fn retry_of_a_publish_in_flight_gets_the_same_answer() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let line = format!("POST /pub/{topic}");
@@ -353,7 +353,7 @@ fn a_retry_of_an_unknown_outcome_gets_the_first_answer() {
 }
 
 #[test]
-fn a_batch_is_answered_when_all_its_lines_are_decided() {
+fn batch_is_answered_after_the_outcome_of_all_its_lines() {
     let [near, far] = near_and_far();
     let mut server = TestServer::new(2, |_| {});
     let lines = format!(
@@ -373,7 +373,7 @@ fn a_batch_is_answered_when_all_its_lines_are_decided() {
 }
 
 #[test]
-fn orders_of_the_operator_are_carried_out_in_order_once_they_are_committed() {
+fn orders_of_the_operator_take_effect_in_order_after_their_commit() {
     let topic = topic_at(0, 0);
     let name: Box<[u8]> = topic.as_bytes().into();
     let publishing = || {
@@ -407,7 +407,7 @@ fn orders_of_the_operator_are_carried_out_in_order_once_they_are_committed() {
 }
 
 #[test]
-fn records_under_way_have_room_reserved() {
+fn room_in_the_log_is_reserved_for_records_in_flight() {
     let [first, second] = [0, 1].map(|n| topic_at(0, n));
     let mut server = TestServer::new(1, |settings| settings.limits.topics_per_shard = 1);
     let one = server.post(&first, "x");
@@ -425,7 +425,7 @@ fn records_under_way_have_room_reserved() {
 }
 
 #[test]
-fn a_batch_that_was_lost_is_appended_again() {
+fn lost_batch_is_appended_again() {
     let topic = topic_at(0, 0);
     let mut server = TestServer::new(1, |_| {});
     let publisher = server.post(&topic, "x");
@@ -445,7 +445,7 @@ fn a_batch_that_was_lost_is_appended_again() {
 }
 
 #[test]
-fn publishers_wait_for_credit_until_what_is_under_way_is_kept() {
+fn publishers_wait_for_credit_until_messages_in_flight_are_committed() {
     for topic in near_and_far() {
         let mut server =
             TestServer::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);

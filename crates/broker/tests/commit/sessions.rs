@@ -13,7 +13,7 @@ use super::support::{connect, connect_clean};
 use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
-fn a_publish_is_acknowledged_once_it_is_committed() {
+fn publish_is_acknowledged_only_after_its_commit() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let client = server.mqtt("a", 0);
@@ -32,7 +32,7 @@ fn a_publish_is_acknowledged_once_it_is_committed() {
 /// A client that sends many publishes at once is not read beyond `mqtt.receive_max` unanswered messages. It is still served when these are
 /// committed.
 #[test]
-fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
+fn client_with_many_unanswered_messages_is_not_read_until_they_are_committed() {
     const MANY: u16 = 50;
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |settings| settings.mqtt.receive_max = 10);
@@ -56,7 +56,7 @@ fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
 }
 
 #[test]
-fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
+fn subscription_that_follows_a_retained_message_gets_it_as_retained() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let client = server.mqtt("a", 0);
@@ -75,7 +75,7 @@ fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
 }
 
 #[test]
-fn publishes_under_way_weigh_their_bytes() {
+fn publishes_in_flight_are_charged_by_their_bytes() {
     for (bytes, most) in [(9_000, 2), (10, 5)] {
         for topic in near_and_far() {
             let mut server =
@@ -96,7 +96,7 @@ fn publishes_under_way_weigh_their_bytes() {
 
 /// Homes know the QoS 2 messages of a recorded session that its client has not released, until the session ends.
 #[test]
-fn keys_of_qos_2_messages_end_with_their_session() {
+fn qos_2_keys_are_released_with_their_session() {
     let keys = |server: &TestServer| -> usize {
         let shards = server.0.shards.iter();
         shards
@@ -134,7 +134,7 @@ fn keys_of_qos_2_messages_end_with_their_session() {
     assert_eq!(keys(&server), 0);
 }
 
-/// A client with a durable session that has so many subscriptions of QoS 2. Returns the bytes of the log for one more SUBSCRIBE, for a QoS 2 message to
+/// A client with a durable session that has `subscriptions` subscriptions of QoS 2. Returns the bytes of the log for one more SUBSCRIBE, for a QoS 2 message to
 /// the client with its handshake, and for the end of the connection.
 fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [usize; 3] {
     const MESSAGES: u16 = 10;
@@ -203,9 +203,9 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
     [subscribed, delivered, since(&server)]
 }
 
-/// Otherwise a start would need ever longer for the records of a session whose client stays.
+/// A session must be recorded completely from time to time. Otherwise a start would need ever longer for the records of a session whose client stays.
 #[test]
-fn session_is_recorded_whole_again_when_the_changes_since_are_as_long() {
+fn session_is_recorded_completely_again_when_its_changes_are_as_long() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
     let client = server.mqtt("it", 600);
     let (mut parts, mut whole) = (0, 0);
@@ -248,9 +248,9 @@ fn records_of_a_session_have_what_has_changed_whatever_it_has_besides() {
     }
 }
 
-/// Otherwise the log would have another session than the first connection, and ignore what that one records until it gives its session back.
+/// A second claim must not begin a session. Otherwise the log would have another session than the first connection, and would ignore the records of that connection.
 #[test]
-fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
+fn second_claim_in_flight_begins_no_session() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
     for _ in 0..2 {
         let client = server.open();
@@ -271,7 +271,7 @@ fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
     assert_eq!(claims, [true, false]);
 }
 
-/// What the engine appends for sessions, wills and releases while everything that is possible happens, in this order.
+/// Runs the server until it waits for nothing. Returns the records of sessions, wills and releases that the engine has appended, in order.
 fn appended(server: &mut TestServer) -> Vec<String> {
     let mut all = Vec::new();
     server.settle();
@@ -333,7 +333,7 @@ fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
     conn
 }
 
-/// Otherwise a crash would lose the will.
+/// If the session ended earlier, a crash would lose the will.
 #[test]
 fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
@@ -351,7 +351,7 @@ fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     assert_eq!(all[..3], ["0 true", "message", "end"], "{all:?}");
 }
 
-/// Otherwise a crash would lose the will, since the record of the claim replaces it.
+/// If the claim did not wait, a crash would lose the will, since the record of the claim replaces it.
 #[test]
 fn claim_waits_until_the_will_of_the_connection_before_is_in_the_log() {
     for is_in_flight in [false, true] {
@@ -424,7 +424,7 @@ fn will_that_a_full_disk_refuses_is_published_when_there_is_room() {
     }
 }
 
-/// Otherwise clients could fill the memory with wills that nobody counts.
+/// If the will did not count, clients could fill the memory with such wills.
 #[test]
 fn will_that_waits_without_its_session_counts_for_its_client() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
@@ -463,7 +463,7 @@ fn will_that_waits_without_its_session_counts_for_its_client() {
     );
 }
 
-/// Otherwise a client that connects again and again, while the log does not commit, could fill the memory.
+/// Without the bound, a client that connects again and again while the log does not commit could fill the memory.
 #[test]
 fn claims_that_wait_for_a_will_are_bounded_and_count_for_their_client() {
     let world = TestServer::world(2, |settings| {
@@ -541,7 +541,7 @@ fn will_that_is_due_is_published_although_its_client_comes_back() {
     }
 }
 
-/// Otherwise a session that a crash brings back would publish a message again.
+/// If they were forgotten earlier, a session that is restored after a crash could publish a message again.
 #[test]
 fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
     for ends_by_expiry in [false, true] {

@@ -7,7 +7,7 @@ use super::support::committed;
 use super::{TestServer, message, subscribe, topic_at};
 
 #[test]
-fn a_retry_that_waited_longer_than_the_window_is_recognised() {
+fn retry_that_waited_longer_than_the_idempotency_window_is_recognised() {
     let topic = topic_at(0, 0);
     let mut server = TestServer::new(1, |settings| settings.publish.idempotency_window_s = 3);
     let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
@@ -37,7 +37,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
 }
 
 #[test]
-fn a_home_whose_engine_is_silent_is_not_idle() {
+fn home_with_an_unanswered_batch_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut server = TestServer::new(2, |_| {});
     // In the first second the server publishes its own topics. A later one frees the buffers of their marks in the log.
@@ -57,7 +57,7 @@ fn a_home_whose_engine_is_silent_is_not_idle() {
 
 /// A client that subscribes to a filter and then publishes must receive its own message, even if one partition is slower.
 #[test]
-fn a_filter_begins_before_what_was_published_behind_it() {
+fn subscription_by_filter_begins_before_the_clients_next_publish() {
     let [slow, quick] = [0, 1].map(|partition| {
         let at = |name: &String| topic::slot(name.as_bytes()) % 2 == partition;
         let mut names = (0..).map(|n| format!("t{n}")).filter(at);
@@ -95,7 +95,7 @@ fn a_filter_begins_before_what_was_published_behind_it() {
 }
 
 #[test]
-fn a_topic_has_room_reserved_until_it_is_made() {
+fn room_for_a_new_topic_is_reserved_until_its_commit() {
     let [first, second, third] = [0, 1, 2].map(|n| topic_at(0, n));
     let mut server = TestServer::new(1, |settings| settings.limits.topics_per_shard = 2);
     let one = server.post(&first, "x");
@@ -128,7 +128,7 @@ fn request_without_a_record_is_answered_at_once_when_nothing_is_in_flight() {
 }
 
 #[test]
-fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
+fn topic_created_in_flight_is_forgotten_when_it_is_idle() {
     let mut server = TestServer::new(1, |settings| {
         settings.rules[0].log_messages = 0;
         settings.rules[0].position_age_s = 5;
@@ -149,7 +149,7 @@ fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
 
 /// No client waits for the engine for ever: every kind of request gets an answer, like a publish.
 #[test]
-fn requests_end_though_the_engine_is_silent() {
+fn every_request_is_answered_although_the_engine_is_silent() {
     let mut server = TestServer::new(2, |_| {});
     let [here, there] = [topic_at(0, 0), topic_at(1, 0)];
     let line = |topic: &str| format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
@@ -181,7 +181,7 @@ fn requests_end_though_the_engine_is_silent() {
 }
 
 #[test]
-fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
+fn batch_larger_than_the_credit_is_answered_although_the_engine_is_silent() {
     let topic = topic_at(0, 0);
     let mut server = TestServer::new(1, |settings| {
         settings.limits.publish_credit_bytes = 64 << 10
@@ -252,7 +252,7 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
 /// A key must not be forgotten before the end of its window. Whether a record takes effect must not depend on how many keys this process
 /// can keep.
 #[test]
-fn no_key_goes_before_its_time() {
+fn idempotency_key_is_kept_until_the_end_of_its_window() {
     let topic = topic_at(0, 0);
     let mut server = TestServer::new(1, |settings| {
         settings.publish.idempotency_keys = 20;

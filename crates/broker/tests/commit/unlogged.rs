@@ -18,7 +18,7 @@ fn server() -> TestServer {
 }
 
 #[test]
-fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
+fn unlogged_message_waits_only_once_for_a_mark() {
     let mut server = server();
     let first = server.post("p", "one");
     server.settle();
@@ -38,7 +38,7 @@ fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
 }
 
 #[test]
-fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
+fn logged_and_unlogged_messages_of_a_partition_keep_their_order() {
     // Logged topics of which some are in the partition of `p`.
     let mut server = server();
     let logged: Vec<String> = (0..40).map(|n| format!("l{n}")).collect();

@@ -99,7 +99,7 @@ fn server_with(limits: impl FnOnce(&mut Limits)) -> TestServer {
 
 /// The bytes received since the last call as lines, without the lines that all answers have.
 fn take(server: &mut TestServer, link: usize) -> String {
-    let text = server.take(link).replace("\r\n", "\n");
+    let text = server.take_received(link).replace("\r\n", "\n");
     let common = [
         "Date:",
         "X-Content-Type-Options:",

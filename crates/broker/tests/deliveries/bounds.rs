@@ -43,7 +43,7 @@ fn reads_on(server: &mut TestServer, link: usize, case: &str) {
 }
 
 #[test]
-fn as_many_messages_wait_as_the_rule_allows() {
+fn outbox_holds_as_many_messages_as_the_rule_allows() {
     for (topics, least) in [("t/1", 0), ("t/1&topic=u", 1), ("filter=t/%23", 0)] {
         for (most, window) in [(1, 0), (2, 0), (2, 3), (3, 13), (5, 0)] {
             for at_once in [false, true] {
@@ -67,7 +67,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
 
 /// The broker reports the number of waiting messages of the slowest subscriber. The simulator compares that number with the rules.
 #[test]
-fn the_most_messages_that_wait_are_those_of_the_slowest() {
+fn highest_number_of_waiting_messages_is_that_of_the_slowest_subscriber() {
     let mut server = TestServer::with(by_rules(&[("t/#", 0, 5)]), TurnLimits::default(), 1);
     let mut most_with = |windows: &[Option<usize>]| {
         let links: Vec<_> = windows
@@ -99,7 +99,7 @@ fn the_most_messages_that_wait_are_those_of_the_slowest() {
 }
 
 #[test]
-fn a_message_that_was_sent_makes_room_for_another() {
+fn written_message_makes_room_for_another() {
     for topics in ["t/1", "t/1&topic=u"] {
         let mut server = TestServer::with(by_rules(&[("t/#", 0, 2)]), TurnLimits::default(), 1);
         let link = server.subscribe(Kind::Plain, topics);
@@ -119,7 +119,7 @@ fn a_message_that_was_sent_makes_room_for_another() {
 }
 
 #[test]
-fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
+fn outbox_limit_of_a_rule_may_be_below_or_above_the_general_limit() {
     let mut settings = by_rules(&[
         ("less/#", 2 * FRAME_BYTES, 0),
         ("more/#", 5 * FRAME_BYTES, 0),
@@ -149,7 +149,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
 
 /// The limits for a message are those of its topic's rule. Waiting messages of all topics count together.
 #[test]
-fn topics_of_several_rules_wait_side_by_side() {
+fn each_message_has_the_outbox_limit_of_its_topics_rule() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
     let mut server = TestServer::with(settings, TurnLimits::default(), 1);
     let link = server.subscribe(Kind::Plain, "few/1&topic=many/1");
@@ -159,7 +159,7 @@ fn topics_of_several_rules_wait_side_by_side() {
     assert_eq!(server.stats().fallbacks, 2, "one for each topic");
     server.set_window(link, None);
     server.settle();
-    let text = server.take(link);
+    let text = server.take_received(link);
     let position_of = |n: usize| text.find(&format!("message{n}")).expect("it came");
     for first in [0, 1] {
         let places: Vec<usize> = (first..12).step_by(2).map(position_of).collect();
@@ -171,7 +171,7 @@ fn topics_of_several_rules_wait_side_by_side() {
 /// A stream of two topics waits until the remote home (the part of another shard that keeps topics) has answered. Meanwhile messages are
 /// held, up to the limit.
 #[test]
-fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
+fn messages_held_for_a_remote_home_are_bounded_by_rule() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let names = || (0..).map(|n: u32| format!("t/{n}"));
     let near = names().find(|name| home(name) == 0).expect("one is near");
@@ -190,10 +190,10 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
                 server.settle();
             }
             assert_eq!(server.received(link), b"", "the far home has not answered");
-            server.far_turn();
+            server.run_remote_shard();
             server.settle();
-            server.far_turn();
-            let text = server.take(link);
+            server.run_remote_shard();
+            let text = server.take_received(link);
             let position_of = |n: usize| text.find(&format!("message{n}")).expect("it came");
             assert!((0..begun).map(position_of).is_sorted(), "{query} {most}");
             assert_eq!(text.matches("message").count(), begun, "{query} {most}");
@@ -208,7 +208,7 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
 /// A client is disconnected right after a gap (the notice of missed messages) of one topic. It has seen nothing of another topic, whose
 /// messages wait for the remote home. So these messages come again, even if there were too many to wait.
 #[test]
-fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
+fn messages_held_for_a_remote_home_come_again_after_a_reconnect_at_a_gap() {
     const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let mut near = (0..).map(|n: u32| format!("t/{n}"));
@@ -233,8 +233,8 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
         server.settle();
     }
     assert_eq!(server.stats().fallbacks, 1, "they are too many to wait");
-    server.far_turn();
-    let received = server.take(link);
+    server.run_remote_shard();
+    let received = server.take_received(link);
     let gap = received
         .find(&format!("event: {GAP_EVENT}"))
         .expect("one is told");
@@ -249,14 +249,14 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
         "GET {target} HTTP/1.1\r\n{EVENTS}Last-Event-ID: {id}\r\n\r\n"
     ));
     server.settle();
-    server.far_turn();
-    let again = server.take(link);
+    server.run_remote_shard();
+    let again = server.take_received(link);
     assert_eq!(again.matches("message").count(), 4, "{again}");
 }
 
 /// Over MQTT: QoS 0 and 1, by topic and by filter.
 #[test]
-fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
+fn outbox_of_an_mqtt_client_holds_as_many_messages_as_the_rule_allows() {
     const CONNECT: &[u8] = b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0";
     for filter in ["t/1", "t/#"] {
         for qos in [0, 1] {
@@ -288,7 +288,7 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
 /// A subscriber begins live and waits for a remote home. Meanwhile messages in the log of the local home become too old. The subscriber
 /// gets a gap for them, even if they are not removed yet.
 #[test]
-fn loss_before_a_far_home_has_answered_is_told() {
+fn loss_before_a_remote_home_has_answered_is_reported() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let mut names = (0..)
         .map(|n: u32| format!("t/{n}"))
@@ -311,11 +311,11 @@ fn loss_before_a_far_home_has_answered_is_told() {
         server.settle();
     }
     server.advance_s(4);
-    server.far_turn();
+    server.run_remote_shard();
     server.settle();
     server.publish([(&near[..], "newest".into())]);
     server.settle();
-    let text = server.take(link);
+    let text = server.take_received(link);
     let places = ["message0", "message1", "gap: ", "newest"].map(|part| text.find(part));
     assert!(
         places.iter().all(Option::is_some) && places.is_sorted(),

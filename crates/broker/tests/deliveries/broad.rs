@@ -1,5 +1,5 @@
-//! Tests a message to so many subscribers by filter that its delivery takes more than four turns (runs of the event loop). Subscribers
-//! that connect or leave meanwhile cause neither loss nor duplicates.
+//! Tests a message whose delivery takes more than four turns (runs of the event loop), because it has many subscribers by filter.
+//! Subscribers that connect or leave meanwhile cause neither loss nor duplicates.
 
 use super::*;
 
@@ -32,13 +32,13 @@ fn publish(server: &mut TestServer) {
 }
 
 #[test]
-fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
+fn turn_visits_a_limited_number_of_subscribers_by_filter() {
     let mut server = server();
     subscribers(&mut server);
     publish(&mut server);
     let (mut turns, mut before) = (0, server.io().sends);
     loop {
-        server.turn();
+        server.end_turn();
         let now = server.io().sends;
         // The shard writes both messages to a subscriber at once, so the writes do not exceed the visited subscribers.
         assert!(now - before <= VISITS as usize, "{}", now - before);
@@ -61,7 +61,7 @@ proptest! {
         let mut links = subscribers(&mut server);
         let mut newcomers = Vec::new();
         publish(&mut server);
-        server.turn();
+        server.end_turn();
         for (who, what) in moves {
             match what {
                 0 if !links.is_empty() => server.cut(links.swap_remove(who.index(links.len()))),
@@ -70,7 +70,7 @@ proptest! {
                     server.cut(newcomers.swap_remove(at));
                 }
                 2 => newcomers.push(server.ask_for(Kind::Plain, QUERIES[who.index(QUERIES.len())])),
-                _ => server.turn(),
+                _ => server.end_turn(),
             }
         }
         server.settle();
@@ -79,7 +79,7 @@ proptest! {
             prop_assert_eq!(server.received(*link), &two_frames[..]);
         }
         for link in &newcomers {
-            server.take(*link);
+            server.take_received(*link);
         }
         server.publish([("a/2", "three".into())]);
         server.settle();

@@ -64,13 +64,13 @@ fn closes(server: &mut TestServer, link: usize, sent: &[(Opcode, &[u8])]) -> Vec
     server.send(link, frames(sent));
     for _ in 0..3 {
         server.settle();
-        server.far_turn();
+        server.run_remote_shard();
     }
     server.publish([(&far()[..], "late".into())]);
     for _ in 0..3 {
         server.settle();
-        server.far_turn();
-        server.wait_s(2);
+        server.run_remote_shard();
+        server.advance_and_tick_s(2);
     }
     server.set_window(link, None);
     server.settle();
@@ -85,7 +85,7 @@ pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits
 }
 
 #[test]
-fn an_acknowledgement_that_comes_late_is_not_sent_behind_a_close() {
+fn late_acknowledgement_is_not_sent_after_a_close_frame() {
     let mut server = two_shards(|_| {});
     let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
     let sent = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
@@ -93,7 +93,7 @@ fn an_acknowledgement_that_comes_late_is_not_sent_behind_a_close() {
 }
 
 #[test]
-fn a_refusal_that_comes_late_is_no_second_close() {
+fn late_refusal_sends_no_second_close_frame() {
     let mut server = two_shards(|limits| limits.topics_per_shard = 0);
     let link = upgraded(&mut server, &format!("/pub/{}", far()), "");
     let sent = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
@@ -101,16 +101,16 @@ fn a_refusal_that_comes_late_is_no_second_close() {
 }
 
 #[test]
-fn messages_and_pages_that_come_late_are_not_sent_behind_a_close() {
+fn late_messages_and_pages_are_not_sent_after_a_close_frame() {
     for (target, protocol) in [("/sub?topic=", ""), ("/sub?topic=", META)] {
         let mut server = two_shards(|_| {});
         let name = far();
         let target = format!("{target}{name}&topic=other&since=oldest");
         server.publish([(&name[..], "early".into())]);
         server.settle();
-        server.far_turn();
+        server.run_remote_shard();
         let link = upgraded(&mut server, &target, protocol);
-        server.far_turn();
+        server.run_remote_shard();
         let before = opcodes(server.received(link));
         server.publish([(&name[..], "live".into())]);
         let mut all = before.clone();
@@ -120,13 +120,13 @@ fn messages_and_pages_that_come_late_are_not_sent_behind_a_close() {
 }
 
 #[test]
-fn the_operator_s_close_is_no_second_one() {
+fn disconnect_by_the_operator_sends_no_second_close_frame() {
     let mut server = two_shards(|_| {});
     let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
     server.set_window(link, Some(0));
     server.send(link, frames(&[PINGED, CLOSED]));
     server.give_order(Control::Drain);
-    server.wait_s(2);
+    server.advance_and_tick_s(2);
     server.set_window(link, None);
     server.settle();
     assert_eq!(opcodes(server.received(link)), [10, 8]);
@@ -135,7 +135,7 @@ fn the_operator_s_close_is_no_second_one() {
 /// A session with QoS 1 in both directions. Answers and messages of the remote home (the part of the other shard that keeps topics) arrive
 /// after the client has closed.
 #[test]
-fn packets_that_come_late_are_not_sent_behind_a_close() {
+fn late_mqtt_packets_are_not_sent_after_a_close_frame() {
     let name = far();
     let version = Version::V311;
     let mut connect = Vec::new();
@@ -182,7 +182,7 @@ fn packets_that_come_late_are_not_sent_behind_a_close() {
     server.send(link, frames(&[(Opcode::Binary, &connect)]));
     for _ in 0..3 {
         server.settle();
-        server.far_turn();
+        server.run_remote_shard();
     }
     let connected = opcodes(server.received(link));
     assert_eq!(connected, [2], "CONNACK");

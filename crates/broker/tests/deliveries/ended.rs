@@ -19,7 +19,7 @@ fn delete(server: &mut TestServer, topic: &str) {
 const STREAM: &str = "Accept: text/event-stream\r\n";
 
 #[test]
-fn subscriber_after_a_delete_is_not_told_of_it() {
+fn subscription_after_a_delete_gets_no_report_of_it() {
     let (near, far) = (name_at(0), name_at(1));
     for target in [
         format!("/sub/{far}"),
@@ -30,25 +30,25 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
             let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
             let former = server.ask(Kind::Plain, &far);
             server.settle();
-            server.far_turn();
-            server.take(former);
+            server.run_remote_shard();
+            server.take_received(former);
             delete(&mut server, &far);
             let link = server.connect_and_send(format!(
                 "GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
             ));
             server.settle();
-            server.far_turn();
+            server.run_remote_shard();
             assert!(
-                server.take(former).contains("deleted"),
+                server.take_received(former).contains("deleted"),
                 "who was there is told"
             );
-            let received = server.take(link);
+            let received = server.take_received(link);
             assert!(!received.contains("410"), "{target}: {received}");
             assert!(server.is_open(link), "{target}");
             server.publish([(&far[..], "first of a new life".into())]);
             server.settle();
-            server.far_turn();
-            let received = server.take(link);
+            server.run_remote_shard();
+            let received = server.take_received(link);
             assert!(
                 received.contains("first of a new life"),
                 "{target}: {received}"
@@ -58,7 +58,7 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
 }
 
 #[test]
-fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
+fn subscription_before_a_delete_is_told_of_it_after_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
         let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
@@ -69,9 +69,9 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
         // The local home (the part of a shard that keeps topics) has answered, and the remote one has not.
         delete(&mut server, &near);
         server.settle();
-        assert_eq!(server.take(link), "");
-        server.far_turn();
-        let received = server.take(link);
+        assert_eq!(server.take_received(link), "");
+        server.run_remote_shard();
+        let received = server.take_received(link);
         match fields {
             "" => assert!(received.starts_with("HTTP/1.1 410 "), "{received}"),
             _ => assert!(received.ends_with("\r\n0\r\n\r\n"), "{received}"),
@@ -82,7 +82,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
 
 /// Bytes after a request are buffered up to the limit of a head. Then the socket is not read until the request is answered.
 #[test]
-fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
+fn socket_with_many_bytes_after_a_request_is_read_again_when_the_stream_begins() {
     let far = name_at(1);
     for (kind, bytes, is_read) in [
         (Kind::Plain, 100, true),
@@ -99,13 +99,13 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
         let pong = "\u{8a}\u{80}\0\0\0\0";
         let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
         server.send(link, pongs.repeat(bytes / pongs.len()));
-        assert_eq!(server.is_read(link), is_read);
-        server.far_turn();
-        assert!(server.is_read(link) && server.is_open(link));
+        assert_eq!(server.reads_from(link), is_read);
+        server.run_remote_shard();
+        assert!(server.reads_from(link) && server.is_open(link));
         server.publish([(&far[..], "message".into())]);
         server.settle();
-        server.far_turn();
-        assert!(server.take(link).contains("message"));
+        server.run_remote_shard();
+        assert!(server.take_received(link).contains("message"));
         assert_eq!(server.accounts().receive_bytes, 0);
     }
 }

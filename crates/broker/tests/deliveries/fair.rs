@@ -27,8 +27,8 @@ fn under_way(query: &str, topic: &str) -> (TestServer, Vec<usize>) {
         .map(|_| server.subscribe_to(Kind::Plain, query))
         .collect();
     server.publish([(topic, "long".into())]);
-    server.turn();
-    server.turn();
+    server.end_turn();
+    server.end_turn();
     assert!(server.accounts().deliveries > 0);
     (server, crowd)
 }
@@ -36,14 +36,14 @@ fn under_way(query: &str, topic: &str) -> (TestServer, Vec<usize>) {
 /// Number of turns until this connection receives something.
 fn turns_until_served(server: &mut TestServer, link: usize) -> usize {
     let served = |turn: &usize| {
-        server.turn();
+        server.end_turn();
         *turn > 10 * CROWD || !server.received(link).is_empty()
     };
     (1..).find(served).unwrap_or_default()
 }
 
 #[test]
-fn an_answer_passes_a_fan_out() {
+fn answers_overtake_a_fan_out() {
     for query in ["topic=long", "filter=long/%23", "filter=%23"] {
         let (mut server, crowd) = under_way(query, "long");
         for request in [
@@ -64,14 +64,14 @@ fn an_answer_passes_a_fan_out() {
 }
 
 #[test]
-fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
+fn messages_and_pages_of_other_topics_overtake_a_fan_out() {
     let mut server = server();
     let other = server.subscribe(Kind::Plain, "other");
     let crowd: Vec<usize> = (0..CROWD)
         .map(|_| server.subscribe(Kind::Plain, "long"))
         .collect();
     server.publish([("long", "one".into()), ("old", "kept".into())]);
-    server.turn();
+    server.end_turn();
     server.publish([("long", "two".into()), ("other", "short".into())]);
     let turns = turns_until_served(&mut server, other);
     assert!(turns <= TURNS, "{turns}");
@@ -117,8 +117,7 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
 /// Messages wait for the fan-out of their topic if a page has put them into an order. This holds even if the reader of that page
 /// disconnects before they are delivered.
 #[test]
-fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of_the_page_has_gone()
-{
+fn ordered_messages_wait_for_the_fan_out_of_their_topic_after_a_reader_left() {
     for turns in 0..4 * CROWD {
         let mut server = server();
         let crowd: Vec<usize> = (0..CROWD)
@@ -134,7 +133,7 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
         let mut speak = |server: &mut TestServer, times: usize| {
             for n in said.by_ref().take(times) {
                 server.publish([("long", n.to_string())]);
-                server.turn();
+                server.end_turn();
             }
         };
         speak(&mut server, 2);
@@ -143,7 +142,7 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
             speak(&mut server, 3);
         }
         for _ in 0..turns {
-            server.turn();
+            server.end_turn();
         }
         server.cut(readers[1]);
         server.settle();
@@ -155,10 +154,10 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
 }
 
 #[test]
-fn the_end_of_a_topic_with_a_crowd_holds_up_no_answer_and_comes_behind_its_messages() {
+fn delete_of_a_topic_with_many_subscribers_follows_its_messages_and_delays_no_answer() {
     let (mut server, crowd) = under_way("topic=long", "long");
     server.connect_and_send("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    server.turn();
+    server.end_turn();
     let link = server.connect_and_send("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(turns_until_served(&mut server, link) <= TURNS);
     assert!(server.accounts().deliveries > 0);
@@ -187,9 +186,9 @@ fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
     let mut turns = [0; 2];
     for turns in &mut turns {
         server.publish([("long", "x".repeat(LARGE_BYTES))]);
-        server.turn();
+        server.end_turn();
         while server.accounts().deliveries > 0 {
-            server.turn();
+            server.end_turn();
             *turns += 1;
         }
     }

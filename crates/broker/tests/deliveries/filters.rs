@@ -34,7 +34,7 @@ fn all_frames(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
+fn outbox_of_a_subscriber_by_filter_holds_complete_messages_up_to_its_limit() {
     let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
     for (limit, fits) in limits {
         for (mixed, at_once) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -97,7 +97,7 @@ fn delivery_cut_anywhere_is_counted_once() {
 /// For a topic that keeps the latest message, no complete message waits in an outbox. When the socket is writable, the newest message is
 /// sent.
 #[test]
-fn a_value_that_may_be_superseded_waits_for_no_socket() {
+fn message_that_may_be_superseded_does_not_wait_in_an_outbox() {
     for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
         for fields in 0..=FRAME_BYTES {
             let rule = Rule {

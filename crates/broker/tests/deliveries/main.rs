@@ -60,7 +60,7 @@ fn by_turns(count: usize) -> Vec<(&'static str, String)> {
 
 /// A delivery has more parts than fit into one write, over a socket that may stop after any byte.
 #[test]
-fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
+fn write_of_many_parts_may_stop_and_continue_at_any_byte() {
     for count in [1, 2, 15, 16, 17, 33] {
         let messages = by_turns(count);
         let of_first = messages.iter().filter(|(topic, _)| *topic == TOPICS[0]);
@@ -87,7 +87,7 @@ fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
 }
 
 #[test]
-fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
+fn messages_of_a_turn_for_one_subscriber_need_few_writes() {
     let mut server = wide();
     let links: Vec<usize> = (0..70)
         .map(|n| server.subscribe(Kind::Plain, &format!("t/{n}")))
@@ -149,7 +149,7 @@ fn turn_visits_a_limited_number_of_subscribers_and_the_next_one_goes_on() {
                 .count()
         };
         for turn in 1..=4 {
-            server.turn();
+            server.end_turn();
             assert_eq!(served(&server, &[0; 10]), (3 * turn).min(10), "begun");
         }
         server.settle();
@@ -165,7 +165,7 @@ fn turn_visits_a_limited_number_of_subscribers_and_the_next_one_goes_on() {
             }
         }
         for turn in 1..=4 {
-            server.turn();
+            server.end_turn();
             assert_eq!(served(&server, &before), (3 * turn).min(10), "told");
         }
     }
@@ -173,7 +173,7 @@ fn turn_visits_a_limited_number_of_subscribers_and_the_next_one_goes_on() {
 
 /// An outbox keeps complete messages up to the limit of the connection. Those that do not fit are read from the log later.
 #[test]
-fn an_outbox_takes_what_fits_and_no_more() {
+fn outbox_holds_complete_messages_up_to_its_limit() {
     let frame_bytes = HEADER_BYTES + 8;
     let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
     for topics in ["t", "t&topic=u"] {
@@ -213,7 +213,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
 
 /// The rest of a partly written message always waits, whatever the limits are.
 #[test]
-fn a_message_that_was_begun_is_ended_first() {
+fn rest_of_a_partly_written_message_is_always_kept() {
     let mut server = TestServer::new(
         rule(),
         |limits| limits.outbox_bytes = 0,
@@ -236,7 +236,7 @@ fn a_message_that_was_begun_is_ended_first() {
 /// Three subscribers read nothing, while more is published than the memory account allows. Never more than the account waits in
 /// outboxes, and in the end all subscribers get everything.
 #[test]
-fn all_outboxes_share_the_account() {
+fn outboxes_together_stay_within_the_memory_account() {
     let limit = 1 << 20;
     for topics in ["topic=t", "topic=t&topic=u", "filter=%23"] {
         let many = Rule {
@@ -284,7 +284,7 @@ fn all_outboxes_share_the_account() {
 /// Other shards use up the memory account, and this shard's answers exceed its reserved part. The shard's only client holds a few bytes.
 /// It is not closed, since that would not help.
 #[test]
-fn a_client_with_little_stays_where_its_end_would_not_help() {
+fn client_that_holds_little_is_not_closed_when_memory_is_short() {
     let limit = 256 << 10;
     let mut server = TestServer::new(
         rule(),
@@ -323,7 +323,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
 /// A stream of two topics begins when both homes (the parts of shards that keep topics) have answered. Meanwhile messages of the local
 /// home wait, up to the limit of an outbox.
 #[test]
-fn messages_waiting_for_a_far_home_are_bounded() {
+fn messages_held_for_a_remote_home_are_bounded() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let names = || (0..).map(|n: u32| n.to_string());
     let near = names().find(|name| home(name) == 0).expect("one is near");
@@ -343,8 +343,8 @@ fn messages_waiting_for_a_far_home_are_bounded() {
         }
         assert_eq!(server.received(link), b"", "the far home has not answered");
         assert_eq!(server.stats().fallbacks, u64::from(falls_back), "{limit}");
-        server.far_turn();
-        let text = server.take(link);
+        server.run_remote_shard();
+        let text = server.take_received(link);
         let places: Vec<usize> = (0..4)
             .map(|n| text.find(&format!("message{n}")).expect("it came"))
             .collect();
@@ -367,28 +367,28 @@ fn second_subscription_gets_nothing_before_its_page() {
     };
     let poll = server.connect_and_send(ask("live"));
     server.settle();
-    server.far_turn();
-    server.take(stream);
+    server.run_remote_shard();
+    server.take_received(stream);
     let mut position = String::from("live");
     for n in 0..3 {
         if n > 0 {
             // The message is in flight to the remote home, and the request follows it.
             server.publish([(&far[..], format!("early{n}"))]);
-            server.turn();
+            server.end_turn();
             server.send(poll, ask(&position));
             server.settle();
-            server.far_turn();
-            let received = server.take(poll);
+            server.run_remote_shard();
+            let received = server.take_received(poll);
             assert!(received.ends_with(&format!("early{n}")), "{received}");
             position = etag(&received);
             server.send(poll, ask(&position));
             server.settle();
-            server.far_turn();
+            server.run_remote_shard();
         }
         server.publish([(&far[..], format!("late{n}"))]);
         server.settle();
-        server.far_turn();
-        let received = server.take(poll);
+        server.run_remote_shard();
+        let received = server.take_received(poll);
         assert!(received.ends_with(&format!("late{n}")), "{received}");
         position = etag(&received);
     }

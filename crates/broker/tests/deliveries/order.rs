@@ -74,7 +74,7 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
 
 /// Messages of a topic that no filter matches go out together, although a filter matches messages between them.
 #[test]
-fn messages_of_a_topic_without_filters_go_out_with_one_write() {
+fn messages_of_a_topic_that_no_filter_matches_need_one_write() {
     let mut server = wide();
     let link = server.subscribe(Kind::Plain, "t");
     server.subscribe_to(Kind::Plain, "filter=a/%23");
@@ -87,14 +87,14 @@ fn messages_of_a_topic_without_filters_go_out_with_one_write() {
 }
 
 #[test]
-fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
+fn deliveries_of_each_turn_are_reported_once_with_the_time_of_the_turn() {
     for query in ["topic=t", "filter=%2B"] {
         let mut server = wide();
         for _ in 0..3 {
             server.subscribe_to(Kind::Plain, query);
         }
         let mut publish = |stamp, topic| {
-            server.stamp(stamp);
+            server.set_turn_time(stamp);
             server.publish([(topic, "x".into()), (topic, "y".into())]);
             server.settle();
             std::mem::take(&mut server.io().delivery_reports)
@@ -112,7 +112,7 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
     );
     let link = server.subscribe(Kind::Plain, "t");
     server.set_window(link, Some(0));
-    server.stamp(5);
+    server.set_turn_time(5);
     server.publish([("t", "x".into())]);
     server.settle();
     assert_eq!(
@@ -122,13 +122,13 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
 }
 
 #[test]
-fn a_turn_goes_on_behind_messages_for_filters() {
+fn messages_after_those_for_filters_are_delivered_in_the_same_turn() {
     let mut server = wide();
     let by_filter = server.subscribe_to(Kind::Plain, "filter=a/%23");
     let by_name = server.subscribe(Kind::Plain, "t");
     server.publish([("a/1", "1".into()), ("t", "2".into())]);
     server.publish([("a/2", "3".into())]);
-    server.turn();
+    server.end_turn();
     assert_eq!(
         server.received(by_filter),
         [frame("1"), frame("3")].concat()
@@ -137,7 +137,7 @@ fn a_turn_goes_on_behind_messages_for_filters() {
 }
 
 #[test]
-fn each_message_that_goes_out_is_counted() {
+fn each_delivery_is_counted_once() {
     for keep in [RetentionMode::Log, RetentionMode::Latest] {
         for query in ["topic=a", "topic=a&topic=b", "filter=%23"] {
             for kind in KINDS {
@@ -166,7 +166,7 @@ fn each_message_that_goes_out_is_counted() {
 /// A large message is stored once, however many subscribers get it in whichever encoding, even if a transport keeps sent bytes until its
 /// peers acknowledge them.
 #[test]
-fn a_large_message_is_sent_as_a_share_of_one_copy() {
+fn large_message_is_stored_once_for_all_subscribers() {
     for kind in KINDS {
         let mut server = wide();
         for _ in 0..3 {

@@ -56,7 +56,7 @@ fn a_suback_that_raises_the_qos_waits_for_the_homes() {
         let settle = |server: &mut TestServer| {
             for _ in 0..3 {
                 server.settle();
-                server.far_turn();
+                server.run_remote_shard();
             }
         };
         settle(&mut server);

@@ -5,7 +5,7 @@ use super::*;
 /// More members than are matched in advance (4,096), so that a run ends before the messages do. The messages match all of the members, a
 /// part of them, or none.
 #[test]
-fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
+fn each_subscriber_by_filter_gets_all_its_messages_in_order() {
     let filters = ["a/%2B", "%23", "%2B/1", "a/1/%23"];
     let names = ["a/1", "a/2", "b/1", "b", "a/1/x/y"];
     let wanted = |filter: usize, name: &str| match filter {
@@ -49,7 +49,7 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
 /// The position of a subscription by filter covers all topics, so each message needs a position of its own for each subscriber. Still one
 /// write sends all messages of the run.
 #[test]
-fn a_stream_of_several_topics_gets_a_run_with_one_write() {
+fn stream_of_several_topics_gets_the_messages_of_a_run_in_one_write() {
     const MESSAGES: usize = 100;
     let mut server = TestServer::new(rule(), |_| {}, TurnLimits::default());
     let links: Vec<usize> = [Kind::Plain, Kind::Envelope]

@@ -1,5 +1,5 @@
 //! A shard for tests. Its sockets are in memory, and can stop in the middle of a write. If there is a remote shard, it runs only when the test calls
-//! `far_turn`. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
+//! `run_remote_shard`. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub const KINDS: [Kind; 4] = [Kind::Plain, Kind::Meta, Kind::Envelope, Kind::Sse
 
 pub struct TestServer {
     world: Arc<World>,
-    of: support::TestServer,
+    inner: support::TestServer,
     publisher: usize,
 }
 
@@ -35,34 +35,34 @@ impl TestServer {
     /// A shard with one rule, these limits, and these limits of a turn (one run of the event loop).
     pub fn new(
         rule: Rule,
-        limits: impl FnOnce(&mut Limits),
+        change_limits: impl FnOnce(&mut Limits),
         turn_limits: TurnLimits,
     ) -> TestServer {
         let mut settings = Settings {
             rules: vec![rule],
             ..Settings::default()
         };
-        limits(&mut settings.limits);
+        change_limits(&mut settings.limits);
         TestServer::with(settings, turn_limits, 1)
     }
 
     /// A shard with these settings, and a remote one too if `shards` is two.
     pub fn with(settings: Settings, turn_limits: TurnLimits, shards: ShardId) -> TestServer {
-        TestServer::of(support::world(settings, shards, shards), turn_limits)
+        TestServer::from_world(support::world(settings, shards, shards), turn_limits)
     }
 
     /// A shard with this number of partitions.
     pub fn partitioned(settings: Settings, partitions: PartitionId) -> TestServer {
         let world = support::partitioned(settings, 1, 1, partitions);
-        TestServer::of(world, TurnLimits::default())
+        TestServer::from_world(world, TurnLimits::default())
     }
 
-    fn of(world: Arc<World>, turn_limits: TurnLimits) -> TestServer {
-        let mut of = support::TestServer::new(&world, turn_limits, NOW);
-        let publisher = of.open(0);
+    fn from_world(world: Arc<World>, turn_limits: TurnLimits) -> TestServer {
+        let mut inner = support::TestServer::new(&world, turn_limits, NOW);
+        let publisher = inner.open(0);
         TestServer {
             world,
-            of,
+            inner,
             publisher,
         }
     }
@@ -74,64 +74,64 @@ impl TestServer {
 
     /// The sockets of the first shard.
     pub fn io(&mut self) -> &mut Sockets {
-        &mut self.of.io[0]
+        &mut self.inner.io[0]
     }
 
     /// Opens a connection that sends this request.
     pub fn connect_and_send(&mut self, bytes: impl AsRef<[u8]>) -> usize {
-        let link = self.of.open(0);
+        let link = self.inner.open(0);
         self.send(link, bytes);
         link
     }
 
     /// The text received since the last call.
-    pub fn take(&mut self, link: usize) -> String {
-        let bytes = std::mem::take(&mut self.of.socket(link).received);
+    pub fn take_received(&mut self, link: usize) -> String {
+        let bytes = std::mem::take(&mut self.inner.socket(link).received);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The remote shard receives its mail (messages between shards), handles it and answers.
-    pub fn far_turn(&mut self) {
-        self.of.deliver_mail(1);
-        self.of.flush(1);
-        self.of.deliver_mail(0);
+    pub fn run_remote_shard(&mut self) {
+        self.inner.deliver_mail(1);
+        self.inner.flush(1);
+        self.inner.deliver_mail(0);
         self.settle();
     }
 
     /// Time passes without a tick.
     pub fn advance_s(&mut self, seconds: u32) {
-        self.of.advance_s(seconds);
+        self.inner.advance_s(seconds);
     }
 
-    pub fn wait_s(&mut self, seconds: u32) {
-        self.of.advance_s(seconds);
-        self.of.handle(0, Input::Tick);
+    pub fn advance_and_tick_s(&mut self, seconds: u32) {
+        self.inner.advance_s(seconds);
+        self.inner.handle(0, Input::Tick);
         self.settle();
     }
 
     /// The client sends bytes.
     pub fn send(&mut self, link: usize, bytes: impl AsRef<[u8]>) {
-        self.of.send(link, bytes);
+        self.inner.send(link, bytes);
     }
 
     /// The operator gives an order.
     pub fn give_order(&mut self, control: Control) {
-        self.of.handle(0, Input::Control(Ticket(0), control));
+        self.inner.handle(0, Input::Control(Ticket(0), control));
     }
 
     /// The client closes its sending side.
     pub fn end(&mut self, link: usize) {
-        self.of.end(link);
+        self.inner.end(link);
     }
 
     /// The connection fails.
     pub fn cut(&mut self, link: usize) {
-        self.of.cut(link);
+        self.inner.cut(link);
     }
 
     /// Begins a turn at this time.
-    pub fn stamp(&mut self, stamp: u64) {
-        self.of.shards[0].set_turn_time(stamp);
+    pub fn set_turn_time(&mut self, time: u64) {
+        self.inner.shards[0].set_turn_time(time);
     }
 
     /// Subscribes to a topic (or to several: `a&topic=b`). The stream has begun when this returns.
@@ -143,7 +143,7 @@ impl TestServer {
     pub fn subscribe_to(&mut self, kind: Kind, query: &str) -> usize {
         let link = self.ask_for(kind, query);
         self.settle();
-        self.of.socket(link).received.clear();
+        self.inner.socket(link).received.clear();
         link
     }
 
@@ -154,7 +154,7 @@ impl TestServer {
 
     /// Sends the request to subscribe to the topics and filters of a query. The stream has not begun when this returns: call `settle`.
     pub fn ask_for(&mut self, kind: Kind, query: &str) -> usize {
-        let more = match kind {
+        let headers = match kind {
             Kind::Sse => "Accept: text/event-stream\r\n",
             Kind::Plain | Kind::Meta | Kind::Envelope => {
                 "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -170,7 +170,7 @@ impl TestServer {
             _ => "",
         };
         let text = format!(
-            "GET /sub?{query}&since=live{envelope} HTTP/1.1\r\nHost: localhost\r\n{more}{protocol}\r\n"
+            "GET /sub?{query}&since=live{envelope} HTTP/1.1\r\nHost: localhost\r\n{headers}{protocol}\r\n"
         );
         self.connect_and_send(text)
     }
@@ -186,47 +186,47 @@ impl TestServer {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        self.of.send(self.publisher, text);
+        self.inner.send(self.publisher, text);
     }
 
     /// Ends the turn.
-    pub fn turn(&mut self) {
-        self.of.flush(0);
+    pub fn end_turn(&mut self) {
+        self.inner.flush(0);
     }
 
     /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
-        self.of.settle_one(0);
+        self.inner.settle_one(0);
     }
 
     /// The socket accepts this number of further bytes; `None`: all.
     pub fn set_window(&mut self, link: usize, bytes: Option<usize>) {
-        self.of.set_window(link, bytes.unwrap_or(usize::MAX));
+        self.inner.set_window(link, bytes.unwrap_or(usize::MAX));
     }
 
     pub fn received(&self, link: usize) -> &[u8] {
-        self.of.received(link)
+        self.inner.received(link)
     }
 
     pub fn is_open(&self, link: usize) -> bool {
-        self.of.is_open(link)
+        self.inner.is_open(link)
     }
 
     /// Whether the server reads from the connection.
-    pub fn is_read(&mut self, link: usize) -> bool {
-        self.of.socket(link).is_read
+    pub fn reads_from(&mut self, link: usize) -> bool {
+        self.inner.socket(link).is_read
     }
 
     pub fn accounts(&self) -> Accounts {
-        self.of.shards[0].accounts()
+        self.inner.shards[0].accounts()
     }
 
     /// The highest number of messages that have waited in one outbox.
     pub fn most_waiting(&self) -> usize {
-        self.of.shards[0].most_messages_waiting()
+        self.inner.shards[0].most_messages_waiting()
     }
 
     pub fn stats(&self) -> Stats {
-        self.of.shards[0].stats()
+        self.inner.shards[0].stats()
     }
 }

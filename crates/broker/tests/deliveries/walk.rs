@@ -21,7 +21,7 @@ fn publish_all(server: &mut TestServer, subscribers: usize, messages: usize, mos
             server.publish([("t", published.to_string())]);
             published += 1;
         }
-        server.turn();
+        server.end_turn();
         done = server.stats().delivered as usize / subscribers;
     }
 }
@@ -39,7 +39,7 @@ fn numbers(bytes: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
+fn subscriber_of_a_busy_topic_gets_many_messages_in_one_write() {
     const SUBSCRIBERS: usize = 1_000;
     const MESSAGES: usize = 64;
     for (kind, query, most, together) in [
@@ -73,7 +73,7 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
 
 /// The members of a walk get the same bytes as a single subscriber, in each encoding, although the messages are copied for the walk.
 #[test]
-fn messages_look_the_same_however_long_their_fan_out_takes() {
+fn messages_of_a_long_fan_out_have_the_same_bytes_as_those_of_a_short_one() {
     const DEFLATE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
         Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
@@ -91,7 +91,7 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
             // Some messages are large, and all can be compressed.
             let bytes = if n % 9 == 0 { 20_000 } else { 300 };
             server.publish([("t", format!("{n}{}", "x".repeat(bytes)))]);
-            server.turn();
+            server.end_turn();
         }
         server.settle();
         let all = links.iter().map(|link| server.received(*link).to_vec());
@@ -102,7 +102,7 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
 
 /// The places of members that have left are freed, even if the topic always has messages in flight.
 #[test]
-fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
+fn walk_that_never_ends_frees_the_entries_of_members_that_left() {
     let mut server = TestServer::new(rule(), |_| {}, slow_pace());
     let links: Vec<usize> = (0..400)
         .map(|_| server.subscribe(Kind::Plain, "t"))
@@ -110,7 +110,7 @@ fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
     // Each turn leaves messages in flight.
     let turn = |server: &mut TestServer, data: String| {
         server.publish([("t", data)]);
-        server.turn();
+        server.end_turn();
     };
     for n in 0..5 {
         turn(&mut server, n.to_string());
@@ -125,7 +125,7 @@ fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
     turn(&mut server, "more".into());
     for link in &links[..4] {
         assert!(
-            server.take(*link).contains("last"),
+            server.take_received(*link).contains("last"),
             "eight visits are enough"
         );
     }
@@ -176,7 +176,7 @@ proptest! {
                         server.publish([("t", format!("{}{n}", "x".repeat(n as usize % 5)))]);
                     }
                 }
-                Move::Turn => server.turn(),
+                Move::Turn => server.end_turn(),
                 Move::Join => newcomers.push(server.ask_for(Kind::Plain, query)),
                 Move::Leave(who) if links.len() > 1 => {
                     server.cut(links.swap_remove(who.index(links.len())));

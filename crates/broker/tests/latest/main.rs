@@ -156,7 +156,7 @@ impl World {
         self.readers[n].stalled = false;
         self.read(n)?;
         let conn = self.readers[n].conn.expect("who stalls is there");
-        let torn = self.server.is_torn(conn);
+        let torn = self.server.has_partial_frame(conn);
         self.server.set_window(conn, usize::MAX);
         self.server.settle();
         let before = self.readers[n].last;
@@ -198,7 +198,7 @@ impl World {
                     .publish(topic, &"k".repeat(key.into()), ttl_s, number);
                 self.messages.push(Message { topic, key, end_s });
             }
-            Op::Turn(shard) => self.server.turn(shard),
+            Op::Turn(shard) => self.server.run_turn(shard),
             Op::Settle => self.server.settle(),
             Op::Come(n) => self.come(n),
             Op::Cut(n) => {
@@ -217,7 +217,7 @@ impl World {
             Op::Clock(seconds) => {
                 // Messages in flight are published first, at the time at which they were sent.
                 self.server.settle();
-                self.server.wait_s(seconds);
+                self.server.advance_and_tick_s(seconds);
             }
         }
         Ok(())
@@ -240,7 +240,7 @@ impl World {
             }
             self.cut(n);
         }
-        self.server.vanish();
+        self.server.end_and_check_memory();
         Ok(())
     }
 }
@@ -254,10 +254,10 @@ fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
     let near = (0..2).find(|topic| home(*topic) == 0).expect("one is near");
     assert_eq!(home(1 - near), 1, "and one is far");
     let conn = server.subscribe(0, Want::Both, None);
-    server.turn(0);
+    server.run_turn(0);
     for number in 0..5 {
         server.publish(near, "k", None, number);
-        server.turn(0);
+        server.run_turn(0);
     }
     assert!(
         server.frames(conn).is_empty(),
@@ -274,7 +274,7 @@ fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
 
 proptest! {
     #[test]
-    fn everybody_gets_the_newest_once_and_in_order(
+    fn each_subscriber_gets_the_newest_messages_once_and_in_order(
         ops in ops(),
         shards in 1u16..3,
         page_messages in prop_oneof![Just(1usize), Just(2), Just(128)],

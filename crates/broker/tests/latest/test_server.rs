@@ -35,10 +35,10 @@ pub struct Frame {
 }
 
 pub struct TestServer {
-    of: support::TestServer,
+    inner: support::TestServer,
     publisher: usize,
     /// Number of bytes that the test has read, by connection.
-    read: BTreeMap<usize, usize>,
+    read_bytes: BTreeMap<usize, usize>,
 }
 
 impl TestServer {
@@ -65,18 +65,18 @@ impl TestServer {
             page_messages,
             ..TurnLimits::default()
         };
-        let mut of =
+        let mut inner =
             support::TestServer::new(&support::world(settings, shards, shards), turn_limits, NOW);
-        let publisher = of.open(0);
+        let publisher = inner.open(0);
         TestServer {
-            of,
+            inner,
             publisher,
-            read: BTreeMap::new(),
+            read_bytes: BTreeMap::new(),
         }
     }
 
     pub fn now_s(&self) -> u32 {
-        self.of.now.unix_s
+        self.inner.now.unix_s
     }
 
     pub fn publish(&mut self, topic: usize, key: &str, ttl_s: Option<u32>, number: usize) {
@@ -91,11 +91,11 @@ impl TestServer {
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{key}{ttl}Content-Length: {}\r\n\r\n{data}",
             data.len()
         );
-        self.of.send(self.publisher, text);
+        self.inner.send(self.publisher, text);
     }
 
     pub fn subscribe(&mut self, shard: usize, want: Want, id: Option<&str>) -> usize {
-        let conn = self.of.open(shard % self.of.shards.len());
+        let conn = self.inner.open(shard % self.inner.shards.len());
         let names = (0..2).filter(|n| want.has(*n));
         let names: Vec<_> = names.map(|n| format!("topic={}", TOPICS[n])).collect();
         let since = id.map_or(String::new(), |id| format!("&since={id}"));
@@ -106,50 +106,50 @@ impl TestServer {
              Sec-WebSocket-Protocol: ws+meta.nchan\r\n\r\n",
             names.join("&")
         );
-        self.of.send(conn, text);
+        self.inner.send(conn, text);
         conn
     }
 
     pub fn cut(&mut self, conn: usize) {
-        self.of.cut(conn);
+        self.inner.cut(conn);
     }
 
     /// The socket accepts this number of further bytes.
     pub fn set_window(&mut self, conn: usize, bytes: usize) {
-        self.of.set_window(conn, bytes);
+        self.inner.set_window(conn, bytes);
     }
 
     /// Runs a turn (one run of the event loop) of a shard, with all mail that waits for it.
-    pub fn turn(&mut self, shard: usize) {
-        let shard = shard % self.of.shards.len();
-        self.of.deliver_mail(shard);
-        self.of.flush(shard);
+    pub fn run_turn(&mut self, shard: usize) {
+        let shard = shard % self.inner.shards.len();
+        self.inner.deliver_mail(shard);
+        self.inner.flush(shard);
     }
 
     /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
-        self.of.settle();
+        self.inner.settle();
     }
 
-    pub fn wait_s(&mut self, seconds: u32) {
-        self.of.advance_and_tick_s(seconds);
+    pub fn advance_and_tick_s(&mut self, seconds: u32) {
+        self.inner.advance_and_tick_s(seconds);
         self.settle();
     }
 
     /// The complete frames since the last call.
     pub fn frames(&mut self, conn: usize) -> Vec<Frame> {
-        let received = self.of.received(conn);
-        let read = self.read.entry(conn).or_default();
-        if *read == 0 {
+        let received = self.inner.received(conn);
+        let read_bytes = self.read_bytes.entry(conn).or_default();
+        if *read_bytes == 0 {
             let end = received.windows(4).position(|w| w == b"\r\n\r\n");
             let Some(end) = end else { return Vec::new() };
             assert!(received.starts_with(b"HTTP/1.1 101"));
-            *read = end + 4;
+            *read_bytes = end + 4;
         }
         let mut frames = Vec::new();
-        while let Some(len) = whole(&received[*read..]) {
-            let frame = &received[*read..*read + len];
-            *read += len;
+        while let Some(len) = complete_frame_len(&received[*read_bytes..]) {
+            let frame = &received[*read_bytes..*read_bytes + len];
+            *read_bytes += len;
             assert_eq!(frame[0], 0x81, "a text frame");
             let start = if frame[1] < 126 { 2 } else { 4 };
             let text = std::str::from_utf8(&frame[start..]).expect("text");
@@ -167,25 +167,25 @@ impl TestServer {
     }
 
     /// Whether a frame has arrived in part, after all complete ones are read.
-    pub fn is_torn(&self, conn: usize) -> bool {
-        let read = self.read.get(&conn).copied().unwrap_or(0);
-        read < self.of.received(conn).len()
+    pub fn has_partial_frame(&self, conn: usize) -> bool {
+        let read_bytes = self.read_bytes.get(&conn).copied().unwrap_or(0);
+        read_bytes < self.inner.received(conn).len()
     }
 
     /// Deletes the topics (latest values do not expire), closes all connections, and lets time pass. Then all memory must be released.
-    pub fn vanish(&mut self) {
+    pub fn end_and_check_memory(&mut self) {
         self.settle();
         for topic in TOPICS {
             let request = format!("DELETE /pub?topic={topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-            self.of.send(self.publisher, request);
+            self.inner.send(self.publisher, request);
             self.settle();
         }
         self.cut(self.publisher);
         self.settle();
         for seconds in [10_000, 10_000] {
-            self.wait_s(seconds);
+            self.advance_and_tick_s(seconds);
         }
-        for shard in &self.of.shards {
+        for shard in &self.inner.shards {
             let held = shard.accounts();
             assert!(held.is_empty(), "{held:?}");
         }
@@ -193,7 +193,7 @@ impl TestServer {
 }
 
 /// The length of the first frame, if it is complete.
-fn whole(bytes: &[u8]) -> Option<usize> {
+fn complete_frame_len(bytes: &[u8]) -> Option<usize> {
     let len = match *bytes.get(1)? {
         126 => 4 + usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?])),
         127 => unreachable!("no message here is that long"),

@@ -40,7 +40,7 @@ pub struct Socket {
 /// The sockets of one shard, by link, and the shard's other outputs.
 #[derive(Default)]
 pub struct Sockets {
-    pub all: Vec<Socket>,
+    pub sockets: Vec<Socket>,
     /// If true, sent bytes are counted but not kept, for tests whose clients receive more than fits into memory.
     pub discards_bytes: bool,
     /// Number of sends, and of accepted bytes.
@@ -61,7 +61,7 @@ pub struct Sockets {
 
 impl Sockets {
     fn add(&mut self) -> SocketId {
-        self.all.push(Socket {
+        self.sockets.push(Socket {
             conn: None,
             received: Vec::new(),
             window: usize::MAX,
@@ -71,11 +71,11 @@ impl Sockets {
             ended: false,
             closed: false,
         });
-        SocketId(self.all.len() as u32 - 1)
+        SocketId(self.sockets.len() as u32 - 1)
     }
 
     fn socket(&mut self, link: SocketId) -> &mut Socket {
-        let socket = &mut self.all[link.0 as usize];
+        let socket = &mut self.sockets[link.0 as usize];
         assert!(!socket.closed, "{link:?} is closed");
         socket
     }
@@ -90,17 +90,17 @@ impl Io for Sockets {
         let socket = self.socket(link);
         assert!(
             !socket.is_blocked,
-            "it has not said that it takes bytes again"
+            "the socket has not become writable again"
         );
         let mut sent = 0;
         for part in parts {
             let bytes = part.as_ref();
-            let taken = bytes.len().min(socket.window - sent);
+            let accepted = bytes.len().min(socket.window - sent);
             if !discards_bytes {
-                socket.received.extend_from_slice(&bytes[..taken]);
+                socket.received.extend_from_slice(&bytes[..accepted]);
             }
-            sent += taken;
-            socket.is_blocked |= taken < bytes.len();
+            sent += accepted;
+            socket.is_blocked |= accepted < bytes.len();
         }
         if socket.window != usize::MAX {
             socket.window -= sent;
@@ -229,11 +229,11 @@ impl TestServer {
             shard.set_turn_limits(turn_limits);
             shard
         };
-        TestServer::of((0..world.shards).map(new_shard).collect(), now)
+        TestServer::from_shards((0..world.shards).map(new_shard).collect(), now)
     }
 
     /// Existing shards.
-    pub fn of(shards: Vec<Shard>, now: Now) -> TestServer {
+    pub fn from_shards(shards: Vec<Shard>, now: Now) -> TestServer {
         TestServer {
             io: shards.iter().map(|_| Sockets::default()).collect(),
             shards,
@@ -265,24 +265,24 @@ impl TestServer {
 
     pub fn socket(&mut self, conn: usize) -> &mut Socket {
         let (shard, link) = self.shard_and_link(conn);
-        &mut self.io[shard].all[link]
+        &mut self.io[shard].sockets[link]
     }
 
     /// The shard's id of a connection.
     pub fn conn_id(&mut self, conn: usize) -> ConnId {
-        self.socket(conn).conn.expect("it is open")
+        self.socket(conn).conn.expect("the connection is open")
     }
 
     /// Whether the shard may still send on the connection.
     pub fn is_open(&self, conn: usize) -> bool {
         let (shard, link) = self.shard_and_link(conn);
-        !self.io[shard].all[link].ended
+        !self.io[shard].sockets[link].ended
     }
 
-    /// The bytes that the peer has received and not taken yet.
+    /// The bytes that the peer has received and the test has not taken yet.
     pub fn received(&self, conn: usize) -> &[u8] {
         let (shard, link) = self.shard_and_link(conn);
-        &self.io[shard].all[link].received
+        &self.io[shard].sockets[link].received
     }
 
     /// The peer of a connection sends bytes.
@@ -349,7 +349,7 @@ impl TestServer {
     /// A shard works until it has nothing to do. Its mail is not delivered.
     pub fn settle_one(&mut self, shard: usize) {
         while self.flush(shard) {}
-        for socket in &self.io[shard].all {
+        for socket in &self.io[shard].sockets {
             assert!(
                 !socket.is_blocked || socket.wants_to_write || socket.closed,
                 "a blocked socket is reported when it is writable"

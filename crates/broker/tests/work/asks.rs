@@ -1,4 +1,4 @@
-//! Tests a client that sends more requests than the homes (the part of a shard that keeps topics) can answer at once. The client waits for
+//! Tests a client that sends more requests than the homes (the parts of shards that keep topics) can answer at once. The client waits for
 //! the answers, and the homes answer other clients before its remaining requests.
 
 use crore_broker::TurnLimits;
@@ -7,7 +7,7 @@ use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version};
 
 use crate::support::{self, NOW, TestServer};
-use crate::{BUDGET, batch, client, server};
+use crate::{TURN_STEPS, batch, client, server};
 
 /// Number of filters in a packet, and of packets in one read.
 const FILTERS: usize = 1_000;
@@ -32,7 +32,7 @@ fn changes(filter: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_others() {
+fn client_that_changes_its_subscription_all_the_time_delays_no_request_of_others() {
     for filter in ["+/a", "a"] {
         let mut server = server(Settings::default());
         let conn = client(
@@ -60,10 +60,10 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
 /// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home handles all of them in its next
 /// turn, not one in each turn.
 #[test]
-fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
+fn many_mails_of_a_shard_are_handled_in_one_turn_of_the_home() {
     const MAILS: usize = 100;
     let turn_limits = TurnLimits {
-        steps_per_turn: BUDGET,
+        steps_per_turn: TURN_STEPS,
         publish_credit_bytes: 16,
         ..TurnLimits::default()
     };
@@ -78,7 +78,7 @@ fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
         server.send(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
     }
     let line = "{\"topic\":\"own\",\"data\":\"x\"}\n";
-    server.send(publisher, batch(&line.repeat(2 * BUDGET as usize)));
+    server.send(publisher, batch(&line.repeat(2 * TURN_STEPS as usize)));
     server.settle_one(1);
     let mut last = publisher;
     for _ in 0..MAILS {

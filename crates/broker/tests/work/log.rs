@@ -7,15 +7,15 @@ use crore_broker::{Control, Input, Report, Ticket, TurnLimits};
 use crore_wire::mqtt::Qos;
 
 use crate::support::{self, NOW, TestServer};
-use crate::{BUDGET, UNIT, batch, client, payloads, server, steps_of};
+use crate::{TURN_STEPS, UNIT_STEPS, batch, client, payloads, server, steps_of};
 
 /// Number of messages that surround the sought ones: of the same topic before them, of another topic after them.
-const OTHERS: usize = 3_000;
+const SURROUNDING_MESSAGES: usize = 3_000;
 
 fn settings() -> Settings {
     let rule = Rule {
         filter: "#".into(),
-        log_messages: 2 * OTHERS as u32,
+        log_messages: 2 * SURROUNDING_MESSAGES as u32,
         log_bytes: 1 << 20,
         ..Rule::default()
     };
@@ -36,36 +36,42 @@ fn lines(topic: &str, count: usize, fields: &str) -> String {
 #[test]
 fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     // Fewer messages than a member may receive without an acknowledgement.
-    const GIVEN: usize = 15;
+    const GIVEN_MESSAGES: usize = 15;
     for ttl in ["", ",\"ttl_s\":1"] {
         let mut server = server(settings());
         let publisher = server.open(0);
-        server.send(publisher, batch(&lines("t", OTHERS, "")));
+        server.send(publisher, batch(&lines("t", SURROUNDING_MESSAGES, "")));
         server.settle();
         let group = || ["$share/g/t".to_owned()].into_iter();
         let leaver = client(&mut server, group(), Qos::AtLeastOnce);
-        server.send(publisher, batch(&lines("t", GIVEN, ttl)));
+        server.send(publisher, batch(&lines("t", GIVEN_MESSAGES, ttl)));
         server.settle();
-        assert_eq!(payloads(&server, leaver).len(), GIVEN);
+        assert_eq!(payloads(&server, leaver).len(), GIVEN_MESSAGES);
         let stayer = client(&mut server, group(), Qos::AtLeastOnce);
         // The sought messages lie in the middle of the log. With a TTL they expire before they are sought.
-        server.send(publisher, batch(&lines("u", OTHERS, "")));
+        server.send(publisher, batch(&lines("u", SURROUNDING_MESSAGES, "")));
         server.send(publisher, batch(&lines("t", 1, "")));
         server.settle();
         server.advance_and_tick_s(2);
         let reader = server.open(0);
         server.send(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
         server.settle();
-        let had = payloads(&server, stayer).len();
+        let count_before = payloads(&server, stayer).len();
         let before = server.shards[0].steps();
         server.cut(leaver);
         server.settle();
         let steps = server.shards[0].steps() - before;
-        let is_there = ttl.is_empty();
-        let again = payloads(&server, stayer).len() - had;
-        assert!(again >= if is_there { GIVEN } else { 0 }, "{again}");
-        assert!(again <= if is_there { GIVEN + 1 } else { 1 }, "{again}");
-        assert!(steps <= 200 * GIVEN as u64, "{steps} steps");
+        let is_kept = ttl.is_empty();
+        let redelivered = payloads(&server, stayer).len() - count_before;
+        assert!(
+            redelivered >= if is_kept { GIVEN_MESSAGES } else { 0 },
+            "{redelivered}"
+        );
+        assert!(
+            redelivered <= if is_kept { GIVEN_MESSAGES + 1 } else { 1 },
+            "{redelivered}"
+        );
+        assert!(steps <= 200 * GIVEN_MESSAGES as u64, "{steps} steps");
     }
 }
 
@@ -146,11 +152,11 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     assert_eq!(losses, TOPICS as u32);
     world.admission.account.charge_unowned(3_200 << 10);
     loop {
-        let goes_on = server.flush(0);
-        let left = server.shards[0].accounts().home_losses;
-        assert!(losses - left <= 1 << 10, "{losses} {left}");
-        losses = left;
-        if !goes_on {
+        let has_more = server.flush(0);
+        let remaining = server.shards[0].accounts().home_losses;
+        assert!(losses - remaining <= 1 << 10, "{losses} {remaining}");
+        losses = remaining;
+        if !has_more {
             break;
         }
     }
@@ -161,36 +167,36 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
 
 /// The limit that the messages have reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Full {
+enum FullLimit {
     Log,
     Topic,
 }
 
 /// A server whose log is full of tiny messages of `topics` topics, each with its own rule; and the connection of a publisher.
-fn full_log(topics: usize, log_bytes: usize, full: Full) -> (TestServer, usize) {
+fn full_log(topics: usize, log_bytes: usize, full: FullLimit) -> (TestServer, usize) {
     let rule = |n: usize| Rule {
         filter: format!("r{n}/#"),
         ..settings().rules[0].clone()
     };
     let mut settings = settings();
     settings.rules = (0..topics).map(rule).collect();
-    let bytes = match full {
-        Full::Log => (log_bytes, 1 << 30),
-        Full::Topic => (1 << 30, log_bytes),
+    let (log_limit, topic_limit) = match full {
+        FullLimit::Log => (log_bytes, 1 << 30),
+        FullLimit::Topic => (1 << 30, log_bytes),
     };
     for rule in &mut settings.rules {
-        (rule.log_messages, rule.log_bytes) = (1 << 20, bytes.1);
+        (rule.log_messages, rule.log_bytes) = (1 << 20, topic_limit);
     }
-    settings.limits.log_bytes = bytes.0;
+    settings.limits.log_bytes = log_limit;
     let mut server = server(settings);
     let publisher = server.open(0);
     // The topics alternate, so that each removal belongs to another rule than the one before.
-    let round: String = (0..topics)
+    let publish_to_each_topic: String = (0..topics)
         .map(|n| lines(&format!("r{n}/t"), 1, ""))
         .collect();
     while server.shards[0].accounts().log_bytes < log_bytes - (1 << 12) {
         let count = 2_000 / topics;
-        server.send(publisher, batch(&round.repeat(count)));
+        server.send(publisher, batch(&publish_to_each_topic.repeat(count)));
         server.settle();
     }
     (server, publisher)
@@ -204,26 +210,26 @@ fn room_for_a_large_message_is_made_in_bounded_steps() {
     const BYTES: usize = 256 << 10;
     const MESSAGES: u64 = 3;
     for (topics, full) in [
-        (1, Full::Log),
-        (3, Full::Log),
-        (200, Full::Log),
-        (1, Full::Topic),
+        (1, FullLimit::Log),
+        (3, FullLimit::Log),
+        (200, FullLimit::Log),
+        (1, FullLimit::Topic),
     ] {
         let (mut server, publisher) = full_log(topics, LOG_BYTES, full);
         let before = server.shards[0].stats().published;
         let data = "x".repeat(BYTES);
         let topic = match full {
-            Full::Log => "r0/large",
-            Full::Topic => "r0/t",
+            FullLimit::Log => "r0/large",
+            FullLimit::Topic => "r0/t",
         };
         let head = format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n");
         let request = format!("{head}Content-Length: {BYTES}\r\n\r\n{data}");
-        let of_bytes = 2 * BYTES as u64 / 256;
+        let steps_for_the_data = 2 * BYTES as u64 / 256;
         for _ in 0..MESSAGES {
             let steps = steps_of(&mut server, publisher, &request);
-            let most = u64::from(BUDGET) + 2 * UNIT + of_bytes;
+            let steps_max = u64::from(TURN_STEPS) + 2 * UNIT_STEPS + steps_for_the_data;
             assert!(
-                steps <= most,
+                steps <= steps_max,
                 "{topics} {full:?}: {steps} steps of an input"
             );
         }
@@ -232,12 +238,15 @@ fn room_for_a_large_message_is_made_in_bounded_steps() {
             let steps = server.shards[0].steps();
             let has_more = server.flush(0);
             let steps = server.shards[0].steps() - steps;
-            let most = u64::from(BUDGET) + 4 * UNIT + of_bytes;
-            assert!(steps <= most, "{topics} {full:?}: {steps} steps of a turn");
-            let held = server.shards[0].accounts().log_bytes;
+            let steps_max = u64::from(TURN_STEPS) + 4 * UNIT_STEPS + steps_for_the_data;
             assert!(
-                held <= LOG_BYTES + BYTES + 100,
-                "{topics} {full:?}: {held} bytes"
+                steps <= steps_max,
+                "{topics} {full:?}: {steps} steps of a turn"
+            );
+            let log_bytes = server.shards[0].accounts().log_bytes;
+            assert!(
+                log_bytes <= LOG_BYTES + BYTES + 100,
+                "{topics} {full:?}: {log_bytes} bytes"
             );
             has_more
         } {
@@ -253,7 +262,7 @@ fn room_for_a_large_message_is_made_in_bounded_steps() {
 #[test]
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;
-    let (mut server, publisher) = full_log(RULES, 1 << 20, Full::Log);
+    let (mut server, publisher) = full_log(RULES, 1 << 20, FullLimit::Log);
     server.send(publisher, batch(&lines("r0/t", 100, "")));
     server.settle();
     let steps = steps_of(&mut server, publisher, batch(&lines("r0/t", 1, "")));

@@ -25,12 +25,12 @@ mod valve;
 
 /// Steps by which the last unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that get it
 /// at once, or the matching of filters of the same cost.
-const UNIT: u64 = 1_200;
-const BUDGET: u32 = 1_024;
+const UNIT_STEPS: u64 = 1_200;
+const TURN_STEPS: u32 = 1_024;
 
 fn server(settings: Settings) -> TestServer {
     let turn_limits = TurnLimits {
-        steps_per_turn: BUDGET,
+        steps_per_turn: TURN_STEPS,
         ..TurnLimits::default()
     };
     TestServer::new(&support::world(settings, 1, 1), turn_limits, NOW)
@@ -56,11 +56,11 @@ fn turns_until(server: &mut TestServer, published: u64, bytes: usize) -> usize {
         server.flush(0);
         let steps = server.shards[0].steps() - before;
         assert!(
-            steps <= u64::from(BUDGET) + 3 * UNIT + 2 * bytes as u64 / 256,
+            steps <= u64::from(TURN_STEPS) + 3 * UNIT_STEPS + 2 * bytes as u64 / 256,
             "{steps} steps in a turn"
         );
         turns += 1;
-        assert!(turns < 10_000, "it goes on");
+        assert!(turns < 10_000, "the turns do not end");
     }
     turns
 }
@@ -90,13 +90,13 @@ fn empty_blocks(fours: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_of_blocks_without_data_takes_as_many_turns_as_its_blocks() {
+fn message_of_empty_deflate_blocks_counts_each_block() {
     let mut server = server(Settings::default());
     let conn = socket(&mut server);
     // 50 KB of such blocks, which are read at once.
     let steps = steps_of(&mut server, conn, compressed_frame(&empty_blocks(10_000)));
     assert!(
-        steps <= u64::from(BUDGET) + UNIT,
+        steps <= u64::from(TURN_STEPS) + UNIT_STEPS,
         "{steps} steps in an input"
     );
     let turns = turns_until(&mut server, 1, 0);
@@ -104,7 +104,7 @@ fn a_message_of_blocks_without_data_takes_as_many_turns_as_its_blocks() {
 }
 
 #[test]
-fn a_small_message_that_inflates_to_a_large_one_takes_as_many_turns_as_its_bytes() {
+fn message_that_inflates_to_many_bytes_counts_each_of_them() {
     const BYTES: usize = 1 << 20;
     let mut server = server(Settings::default());
     let conn = socket(&mut server);
@@ -113,7 +113,7 @@ fn a_small_message_that_inflates_to_a_large_one_takes_as_many_turns_as_its_bytes
     assert!(small.len() < 2_000);
     let steps = steps_of(&mut server, conn, compressed_frame(&small));
     assert!(
-        steps <= u64::from(BUDGET) + UNIT,
+        steps <= u64::from(TURN_STEPS) + UNIT_STEPS,
         "{steps} steps in an input"
     );
     assert_eq!(server.shards[0].stats().published, 0, "it goes on later");
@@ -136,7 +136,7 @@ fn frames_without_payload_are_counted() {
     let steps = steps_of(&mut server, conn, frames);
     let turns = turns_until(&mut server, 1, 0);
     assert!(
-        steps >= u64::from(BUDGET) && turns >= 1,
+        steps >= u64::from(TURN_STEPS) && turns >= 1,
         "{steps} steps, then {turns} turns"
     );
 }
@@ -152,7 +152,7 @@ fn chunks_of_a_byte_are_counted() {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_counted_each_time_that_it_is_read() {
+fn each_parse_of_an_incomplete_head_is_counted() {
     let mut server = server(Settings::default());
     let conn = server.open(0);
     server.send(
@@ -175,7 +175,7 @@ fn batch(lines: &str) -> String {
 }
 
 #[test]
-fn a_long_line_that_is_refused_is_counted() {
+fn refused_long_line_is_counted() {
     let mut server = server(Settings::default());
     let conn = server.open(0);
     let line = format!("{{\"topic\":\"t\",\"data\":\"{}\"\n", "x".repeat(500_000));
@@ -257,7 +257,7 @@ fn groups_server() -> TestServer {
 }
 
 #[test]
-fn a_publish_costs_a_visit_for_each_group_that_it_is_given_to() {
+fn publish_costs_a_visit_for_each_group() {
     let mut server = groups_server();
     let conn = member(&mut server, 200);
     let publisher = server.open(0);
@@ -272,7 +272,7 @@ fn a_publish_costs_a_visit_for_each_group_that_it_is_given_to() {
 }
 
 #[test]
-fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in_order() {
+fn publish_to_very_many_groups_is_bounded_and_each_gets_all_messages_in_order() {
     const GROUPS: usize = 1_000;
     const MESSAGES: usize = 5;
     let mut server = groups_server();
@@ -310,7 +310,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
 }
 
 #[test]
-fn an_acknowledgement_is_looked_for_in_counted_steps() {
+fn search_for_an_acknowledged_message_is_counted() {
     const UNDER_WAY: usize = 5_000;
     let mut settings = Settings::default();
     settings.mqtt.inflight_max = u16::MAX;
@@ -333,7 +333,7 @@ fn an_acknowledgement_is_looked_for_in_counted_steps() {
 }
 
 #[test]
-fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
+fn resumed_session_gets_its_pubrels_in_one_write() {
     const RELEASED: u16 = 1_000;
     let mut settings = Settings::default();
     settings.mqtt.inflight_max = u16::MAX;
@@ -372,7 +372,7 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
 
 /// At compression level 9 this data would take half a microsecond for each byte.
 #[test]
-fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
+fn message_that_is_slow_to_compress_is_sent_uncompressed() {
     let random = |n: u32| b"ab"[(n.wrapping_mul(2_654_435_761) >> 31) as usize];
     for (level, bytes, is_compressed) in [
         (1, 1 << 20, true),
@@ -419,7 +419,7 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
 
 /// When hundreds of sockets become writable at once, each gets a part of its outbox before the next part of any.
 #[test]
-fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
+fn large_outboxes_are_written_in_parts_in_turn() {
     const BYTES: usize = 500 << 10;
     const PART: usize = 64 << 10;
     const STREAM: &str =
@@ -455,7 +455,7 @@ fn closed() -> Arc<World> {
 }
 
 #[test]
-fn grants_that_a_refused_line_is_compared_with_are_counted() {
+fn comparison_of_a_refused_line_with_grants_is_counted() {
     const GRANTS: usize = 420;
     const LINES: usize = 20;
     let mut server = TestServer::new(&closed(), TurnLimits::default(), NOW);

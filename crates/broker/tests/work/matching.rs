@@ -5,7 +5,7 @@ use crore_broker::settings::Settings;
 use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version, encode};
 
 use crate::support::{self, NOW, TestServer};
-use crate::{BUDGET, UNIT, batch, client, server, steps_of, turns_until};
+use crate::{TURN_STEPS, UNIT_STEPS, batch, client, server, steps_of, turns_until};
 
 /// Filters of sixteen levels, each `a` or `+`, with at most three `+`: as many as the server accepts.
 fn deep_filters() -> Vec<String> {
@@ -23,7 +23,7 @@ fn deep_filters() -> Vec<String> {
 }
 
 #[test]
-fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
+fn publish_costs_a_step_for_each_compared_filter() {
     const LINES: u64 = 100;
     let mut settings = Settings::default();
     settings.limits.head_bytes = 64 << 10;
@@ -46,7 +46,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     let lines: String = (0..LINES as usize).map(line).collect();
     let steps = steps_of(&mut server, conn, batch(&lines));
     assert!(
-        steps <= u64::from(BUDGET) + UNIT,
+        steps <= u64::from(TURN_STEPS) + UNIT_STEPS,
         "{steps} steps in an input"
     );
     let turns = turns_until(&mut server, LINES, 0) as u64;
@@ -56,7 +56,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
 
 /// A client may get a message by one of its filters or by its subscription to the topic. The shard matches these for each client.
 #[test]
-fn a_delivery_costs_as_much_as_is_matched_for_it() {
+fn delivery_costs_a_step_for_each_matched_filter() {
     const CLIENTS: usize = 200;
     let mut server = server(Settings::default());
     let topic = ["a"; 16].join("/");
@@ -81,7 +81,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
 
 /// More filters match than four turns (runs of the event loop) may visit. So each message is delivered on its own.
 #[test]
-fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
+fn message_to_few_clients_with_many_filters_needs_few_visits() {
     const CLIENTS: usize = 60;
     const MESSAGES: usize = 10;
     let mut server = server(Settings::default());
@@ -106,7 +106,7 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
 
 /// A turn that may visit few clients may also look at few members of the filters only.
 #[test]
-fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
+fn skipped_members_of_filters_count_in_the_budget() {
     let turn_limits = TurnLimits {
         visits_per_turn: 8,
         ..TurnLimits::default()
@@ -150,7 +150,7 @@ fn subscribe(server: &mut TestServer, conn: usize, n: usize) -> u64 {
 }
 
 #[test]
-fn one_more_filter_is_subscribed_without_a_walk_over_the_names_of_all_others() {
+fn further_filter_is_subscribed_in_few_steps() {
     const FILTERS: usize = 2_000;
     let mut server = server(Settings::default());
     let conn = client(

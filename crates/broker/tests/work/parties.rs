@@ -7,7 +7,7 @@ use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 
 use crate::support::{self, NOW, TestServer};
-use crate::{BUDGET, batch, member, member_at, payloads};
+use crate::{TURN_STEPS, batch, member, member_at, payloads};
 
 const PARTITIONS: u16 = 16;
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -20,7 +20,7 @@ fn server() -> TestServer {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
     let turn_limits = TurnLimits {
-        steps_per_turn: BUDGET,
+        steps_per_turn: TURN_STEPS,
         interest_page_topics: 64,
         ..TurnLimits::default()
     };
@@ -49,7 +49,7 @@ fn turns_until_served(server: &mut TestServer) -> usize {
 }
 
 #[test]
-fn groups_of_one_client_share_its_part_of_the_pages() {
+fn groups_of_one_client_share_one_part_of_the_pages() {
     let mut server = server();
     member(&mut server, 2_000);
     let publisher = server.open(0);
@@ -63,7 +63,7 @@ fn groups_of_one_client_share_its_part_of_the_pages() {
 }
 
 #[test]
-fn followers_of_one_client_share_its_part_of_the_pages() {
+fn followers_of_one_client_share_one_part_of_the_pages() {
     let mut server = server();
     for _ in 0..60 {
         let conn = server.open(0);
@@ -77,7 +77,7 @@ fn followers_of_one_client_share_its_part_of_the_pages() {
 }
 
 #[test]
-fn messages_for_members_of_groups_hold_up_no_message_of_others() {
+fn messages_for_groups_delay_no_message_of_others() {
     const GROUPS: usize = 200;
     let turn_limits = TurnLimits {
         visits_per_turn: 8,
@@ -112,7 +112,7 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
 
 /// The members' shard is slower than the home, so messages are in flight all the time.
 #[test]
-fn messages_for_members_of_groups_hold_up_no_publisher() {
+fn messages_for_groups_delay_no_publisher() {
     const GROUPS: usize = 1_000;
     const MESSAGES: usize = 20;
     let turn_limits = TurnLimits {
@@ -186,7 +186,7 @@ fn turns_beside_large_pages(target: &str) -> usize {
 }
 
 #[test]
-fn a_small_page_passes_large_ones_of_others() {
+fn small_page_overtakes_large_pages_of_other_clients() {
     for target in [
         "/large?since=oldest&envelope=json",
         "?filter=large/%23&since=oldest&envelope=json",
@@ -241,7 +241,7 @@ fn turns_behind_large_messages(target: &str) -> usize {
 }
 
 #[test]
-fn large_messages_cost_no_visits_of_sockets_that_take_nothing() {
+fn large_messages_cost_no_visits_of_full_sockets() {
     for target in ["/large", "?filter=large/%23"] {
         let turns = turns_behind_large_messages(target);
         assert!(turns <= 8, "{target}: {turns} turns");

@@ -248,7 +248,7 @@ fn a_log_begins_with_its_first_segment() {
 }
 
 #[test]
-fn a_log_without_segments_begins_with_the_first_that_counts() {
+fn log_without_segments_begins_with_its_first_valid_segment() {
     let disk = Disk::new(1, Fault::None);
     let options = Options {
         first_segment: 7,
@@ -337,7 +337,7 @@ fn damage_is_told_in_its_place_and_the_rest_comes_back() {
 }
 
 #[test]
-fn a_log_goes_on_behind_damage_and_tells_it_again() {
+fn log_continues_after_damage_and_reports_it_again() {
     let disk = log_with_groups(60);
     assert!(disk.damage("segment-0000000002.log", 5000));
     for round in 0..3 {
@@ -352,7 +352,7 @@ fn a_log_goes_on_behind_damage_and_tells_it_again() {
 
 /// A segment from another history of the same log (for example from a backup) is reported.
 #[test]
-fn a_segment_of_another_history_is_told() {
+fn segment_of_another_history_is_reported() {
     let (disk, other) = (
         log_with_groups(60),
         log_with_batches((0..17).chain(1000..1043)),
@@ -368,7 +368,7 @@ fn a_segment_of_another_history_is_told() {
 }
 
 #[test]
-fn a_missing_or_empty_segment_is_told() {
+fn missing_or_empty_segment_is_reported() {
     for (number, lost) in [(1, 18), (2, 18), (3, 18)] {
         let name = format!("segment-{number:010}.log");
         let disk = log_with_groups(60);
@@ -432,7 +432,7 @@ fn lost_newest_segments_are_told() {
 }
 
 #[test]
-fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
+fn truncated_newest_segment_is_reported_at_every_length() {
     for bytes in (0..4096 + 6100).step_by(251) {
         let disk = log_with_groups(60);
         disk.truncate("segment-0000000004.log", bytes);
@@ -466,7 +466,7 @@ fn groups_of_before_the_last_start_are_missed() {
 
 /// A start that finds the loss may be killed before a checkpoint contains what is left, so the next start must report the loss again.
 #[test]
-fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
+fn lost_end_is_reported_until_a_checkpoint_has_the_rest() {
     for is_cut in [false, true] {
         let disk = log_with_groups(60);
         let newest = "segment-0000000004.log";
@@ -537,7 +537,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
 
 /// A mark of another log, or a damaged one, proves nothing, so no loss is reported because of it.
 #[test]
-fn a_mark_that_is_none_of_the_log_proves_nothing() {
+fn mark_of_another_log_proves_nothing() {
     let (disk, other) = (log_with_groups(17), Disk::new(1, Fault::None));
     let opened = Log::open(other.clone(), OPTIONS, Identity { log: 9, seed: 8 }, |_| ());
     let (mut log, _) = opened.expect("an empty disk");
@@ -555,7 +555,7 @@ fn a_mark_that_is_none_of_the_log_proves_nothing() {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
+fn full_disk_loses_nothing_and_the_log_continues_with_free_space() {
     let disk = Disk::new(1, Fault::None);
     disk.set_capacity((4 * OPTIONS.segment_bytes + MARK_BYTES) as usize);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());

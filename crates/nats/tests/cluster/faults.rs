@@ -54,7 +54,7 @@ fn the_log_goes_on_by_itself_after_all_servers_were_gone() {
 }
 
 #[test]
-fn purged_batches_are_told_as_lost() {
+fn purged_batches_are_reported_as_lost() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -71,7 +71,7 @@ fn purged_batches_are_told_as_lost() {
 }
 
 #[test]
-fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
+fn restored_log_is_reported_and_begins_a_new_epoch() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -90,7 +90,7 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
 
 /// The log is longer than before within a moment, so no check of its length finds the loss.
 #[test]
-fn a_log_that_has_gone_back_and_grown_again_begins_a_new_epoch_before_a_batch_is_read() {
+fn restored_log_that_has_grown_again_begins_a_new_epoch() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

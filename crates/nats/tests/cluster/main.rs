@@ -72,7 +72,7 @@ fn a_node_without_history_has_caught_up_at_once() {
 }
 
 #[test]
-fn nothing_is_read_while_too_much_is_not_applied() {
+fn reading_pauses_while_too_many_batches_are_unapplied() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -54,7 +54,7 @@ fn wrong_credentials_are_refused() {
 }
 
 #[test]
-fn no_server_is_told_with_its_url() {
+fn unreachable_server_is_named_with_its_url() {
     let Some(mut servers) = Servers::start(1) else {
         return;
     };

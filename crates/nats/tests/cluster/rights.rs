@@ -66,7 +66,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
 }
 
 #[test]
-fn a_right_that_is_missing_is_named_at_the_start() {
+fn missing_permission_is_named_at_the_start() {
     let without = |all: &[&'static str], one: &str| -> Vec<&'static str> {
         all.iter().copied().filter(|it| *it != one).collect()
     };

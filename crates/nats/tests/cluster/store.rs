@@ -36,7 +36,7 @@ fn bytes(store: &Store, of: &Checkpoint) -> std::io::Result<Vec<u8>> {
 }
 
 #[test]
-fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
+fn checkpoint_is_read_as_written_and_the_log_continues_after_it() {
     let Some(servers) = Servers::start(3) else {
         return;
     };
@@ -105,7 +105,7 @@ fn a_checkpoint_that_has_lost_a_chunk_is_damaged() {
 }
 
 #[test]
-fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
+fn checkpoint_newer_than_a_restored_log_is_ignored() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

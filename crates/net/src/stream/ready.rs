@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_one_address_holds_up_no_other() {
+    fn handshakes_of_one_address_delay_no_other() {
         let mut ready = ReadyHandshakes::default();
         for link in 0..200 {
             ready.push(peer("2001:db8::1:0:0:7"), queued(link));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_with_many_handshakes_has_its_turns_among_countless_addresses_with_few() {
+    fn proxy_with_many_handshakes_is_served_among_many_addresses_with_few() {
         let mut ready = ReadyHandshakes::default();
         for link in 0..400 {
             ready.push(peer("192.0.2.1"), queued(link));

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_machines_are_told_from_one() {
+    fn groups_of_machines_are_distinguished_from_one_machine() {
         for (mac, is_one) in [
             ([2, 0, 0, 0, 0, 1], true),
             ([0xff; 6], false),

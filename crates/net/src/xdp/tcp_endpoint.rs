@@ -236,7 +236,7 @@ impl TcpEndpoint {
         }
         OwnTcpStats {
             connections: self.links.into(),
-            busy: self.table.busy() as u64,
+            busy: self.table.transfer_count() as u64,
             buffered_bytes: self.table.account.used as u64,
             packets: [counters.received, counters.sent],
             refused: [counters.checksums, counters.malformed, counters.fragments],

@@ -24,8 +24,8 @@ pub(super) struct Umem {
 }
 
 impl Umem {
-    /// Allocates two halves with so many frames each. The size of one is a power of two between 2,048 and the size of a page, as the kernel
-    /// wants it.
+    /// Allocates two halves with `frames` frames each. As the kernel requires, the size of a frame is a power of two between 2,048 and the
+    /// size of a page.
     pub(super) fn halves(frames: u32, frame_bytes: u32) -> io::Result<[Umem; 2]> {
         let half_bytes = u64::from(frames) * u64::from(frame_bytes);
         let bytes = 2 * half_bytes as usize;

@@ -64,7 +64,7 @@ fn bytes_of_a_handshake_are_counted() {
 }
 
 #[test]
-fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
+fn memory_of_an_aborted_handshake_is_released_from_the_count() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     for how in 0..3 {
@@ -73,9 +73,9 @@ fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
         pair.deliver(&hello[..40], &[40]);
         assert!(pair.streams.held_bytes() > 8 << 10);
         match how {
-            0 => pair.hang_up(),
+            0 => pair.client_hang_up(),
             1 => pair.deliver(&[0xff; 5000], &[5000]),
-            _ => pair.closing(false),
+            _ => pair.forget_connection(false),
         }
         let rows = pair.streams.held_bytes();
         assert!(rows < 2 << 10, "{how}: {rows} bytes");
@@ -83,7 +83,7 @@ fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
 }
 
 #[test]
-fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_most() {
+fn record_in_pieces_is_not_copied_for_each_piece() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
@@ -105,7 +105,7 @@ fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_mos
         assert!(most <= record.len(), "{suite:?}: {most} bytes are held");
         pair.deliver(&record[record.len() - 1..], &[1]);
         assert_eq!(
-            (pair.state, pair.server_received.len()),
+            (pair.server_state, pair.server_received.len()),
             (StreamState::Open, 16_000)
         );
         assert_eq!(pair.streams.usage().record_bytes, 0);

@@ -18,8 +18,8 @@ fn send_all(pair: &mut Pair, bytes: &[u8], sip: usize) {
         let taken = pair.send(&parts).expect("it has TLS");
         sent += taken;
         while sent < bytes.len() {
-            pair.read_at_most(sip);
-            if pair.writable() {
+            pair.client_read_at_most(sip);
+            if pair.handle_writable() {
                 break;
             }
         }
@@ -30,7 +30,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn however_the_stream_is_cut_the_content_is_the_same(
+    fn content_is_the_same_for_every_cut_of_the_stream(
         suite in 0usize..6,
         cuts in prop::collection::vec(1usize..3000, 1..12),
         lengths in prop::collection::vec(0usize..40_000, 1..5),
@@ -61,14 +61,14 @@ proptest! {
         }
         pair.complete_handshake(&cuts);
         prop_assert_eq!(&pair.error, &None);
-        prop_assert_eq!(pair.state, StreamState::Open);
+        prop_assert_eq!(pair.server_state, StreamState::Open);
         prop_assert!(pair.server_received == said, "{} bytes of {}", pair.server_received.len(), said.len());
         prop_assert!(pair.client_received == answered, "{} bytes of {}", pair.client_received.len(), answered.len());
     }
 }
 
 #[test]
-fn bytes_right_behind_a_handshake_are_no_part_of_it() {
+fn bytes_that_follow_a_handshake_are_received_as_data() {
     use std::io::Write;
     let source = source();
     for suite in suites() {
@@ -79,9 +79,9 @@ fn bytes_right_behind_a_handshake_are_no_part_of_it() {
             pair.client.writer().write_all(&text).unwrap();
             pair.complete_handshake(&[piece]);
             for _ in 0..40 {
-                pair.serve();
+                pair.run_turn();
             }
-            assert_eq!(pair.state, StreamState::Open, "{suite:?}");
+            assert_eq!(pair.server_state, StreamState::Open, "{suite:?}");
             assert!(
                 pair.server_received == text,
                 "{suite:?}: {} bytes",
@@ -92,7 +92,7 @@ fn bytes_right_behind_a_handshake_are_no_part_of_it() {
 }
 
 #[test]
-fn a_connection_that_waits_holds_nothing_but_its_keys() {
+fn idle_connection_holds_only_its_keys() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
@@ -111,13 +111,13 @@ fn a_connection_that_waits_holds_nothing_but_its_keys() {
         pair.deliver(&out[3000..], &[3000]);
         assert_eq!(pair.streams.usage().record_bytes, waiting, "{suite:?}");
         assert_eq!(pair.streams.usage().connections, 1);
-        pair.closing(false);
+        pair.forget_connection(false);
         assert_eq!(pair.streams.usage().connections, 0);
     }
 }
 
 #[test]
-fn a_refused_record_goes_out_whole_before_the_next_and_its_sender_is_told() {
+fn refused_record_is_sent_completely_before_the_next() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
@@ -129,10 +129,10 @@ fn a_refused_record_goes_out_whole_before_the_next_and_its_sender_is_told() {
             pair.streams.socket_interest(pair.link, true, false),
             (true, true)
         );
-        assert!(!pair.writable(), "nobody has read");
+        assert!(!pair.handle_writable(), "nobody has read");
         assert_eq!(pair.send(&[&text[taken..]]), Some(0));
         send_all(&mut pair, &text[taken..], 3000);
-        pair.read();
+        pair.client_read();
         assert!(
             pair.client_received == text,
             "{suite:?}: {} bytes",
@@ -153,11 +153,11 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
         *out.last_mut().unwrap() ^= 1;
         pair.deliver(&out, &[1000]);
         assert_eq!(
-            (pair.state, pair.server_received.len()),
+            (pair.server_state, pair.server_received.len()),
             (StreamState::Closed, 0)
         );
         assert_eq!(pair.streams.stats().count_of(TlsFailure::Record), 1);
-        pair.read();
+        pair.client_read();
         let told = pair.error.clone().expect("an alert");
         let wanted = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);
         assert_eq!(told, wanted);
@@ -179,13 +179,17 @@ fn records_that_no_peer_sends_are_refused() {
             let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
             pair.complete_handshake(&[1000]);
             pair.deliver(bytes, &[1]);
-            assert_eq!(pair.state, StreamState::Closed, "{bytes:?} {suite:?}");
+            assert_eq!(
+                pair.server_state,
+                StreamState::Closed,
+                "{bytes:?} {suite:?}"
+            );
         }
     }
 }
 
 #[test]
-fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
+fn close_notify_of_the_client_ends_receiving_and_is_answered_at_our_close() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
@@ -193,11 +197,11 @@ fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
         pair.client.send_close_notify();
         let out = pair.outgoing();
         pair.deliver(&out, &[5]);
-        assert_eq!(pair.state, StreamState::End);
+        assert_eq!(pair.server_state, StreamState::End);
         // After a peer has sent `close_notify`, it can still receive.
         assert_eq!(pair.send(&[b"bye"]), Some(3));
         pair.streams.shutdown(&mut pair.sockets, pair.link);
-        pair.read();
+        pair.client_read();
         assert_eq!(pair.client_received, b"bye");
         assert!(pair.server_has_ended);
         let state = pair.client.process_new_packets().unwrap();

@@ -29,7 +29,7 @@ fn troubles(pair: &mut Pair) -> Vec<TlsFailure> {
 }
 
 #[test]
-fn a_ticket_is_good_on_every_shard_and_after_the_certificate_was_replaced() {
+fn ticket_is_valid_on_every_shard_and_after_a_new_certificate() {
     let source = source();
     for suite in suites() {
         let handle = Handle::new(source.clone()).unwrap();
@@ -53,7 +53,7 @@ fn a_ticket_is_good_on_every_shard_and_after_the_certificate_was_replaced() {
 }
 
 #[test]
-fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_stay() {
+fn replaced_certificate_is_used_from_the_next_handshake_on() {
     let (old, new) = (source(), source());
     let handle = Handle::new(old.clone()).unwrap();
     let mut first = Pair::new(handle.clone(), client(&old, suites()[0]));
@@ -63,7 +63,7 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
     second.complete_handshake(&[500]);
     assert!(!second.client.is_handshaking());
     first.send(&[b"still here"]);
-    first.read();
+    first.client_read();
     assert_eq!(first.client_received, b"still here");
     let mut third = Pair::new(handle, client(&old, suites()[0]));
     third.complete_handshake(&[500]);
@@ -71,7 +71,7 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
         third.error.is_some(),
         "who trusts the old one alone is not content"
     );
-    assert_eq!(third.state, StreamState::Closed);
+    assert_eq!(third.server_state, StreamState::Closed);
 }
 
 #[test]
@@ -123,17 +123,17 @@ fn plain_bytes_pass_unless_tls_is_required() {
         required: true,
         ..LIMITS
     };
-    let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
+    let mut pair = Pair::with_limits(handle, client(&source, suites()[0]), required);
     pair.deliver(b"GET / HTTP/1.1\r\n\r\n", &[100]);
     assert_eq!(
-        (pair.state, pair.server_received.len()),
+        (pair.server_state, pair.server_received.len()),
         (StreamState::Closed, 0)
     );
     assert_eq!(pair.streams.stats().count_of(TlsFailure::Plain), 1);
 }
 
 #[test]
-fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is() {
+fn proxy_header_is_passed_on_and_the_protocol_after_it_is_detected() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     let proxied = Limits {
@@ -142,10 +142,10 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
     };
     let header = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &[22; 12]].concat();
     for cut in [1, 16, 27, 28, 29, 1000] {
-        let mut pair = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
+        let mut pair = Pair::with_limits(handle.clone(), client(&source, suites()[0]), proxied);
         let hello = pair.outgoing();
         pair.deliver(&[&header[..], &hello].concat(), &[cut]);
-        pair.read();
+        pair.client_read();
         pair.complete_handshake(&[cut]);
         use std::io::Write;
         pair.client.writer().write_all(b"hello").unwrap();
@@ -158,7 +158,7 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
         );
         assert_eq!(pair.streams.stats().handshakes, 1);
 
-        let mut plain = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
+        let mut plain = Pair::with_limits(handle.clone(), client(&source, suites()[0]), proxied);
         let request = [&header[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
         plain.deliver(&request, &[cut]);
         assert_eq!(plain.server_received, request, "{cut}");
@@ -167,13 +167,13 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
             required: true,
             ..proxied
         };
-        let mut refused = Pair::with(handle.clone(), client(&source, suites()[0]), required);
+        let mut refused = Pair::with_limits(handle.clone(), client(&source, suites()[0]), required);
         refused.deliver(&request, &[cut]);
-        assert_eq!(refused.state, StreamState::Closed, "{cut}");
+        assert_eq!(refused.server_state, StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut refused), [TlsFailure::Plain]);
     }
     // Without the PROXY header the bytes do not count as TLS, and the caller refuses them.
-    let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
+    let mut pair = Pair::with_limits(handle, client(&source, suites()[0]), proxied);
     let hello = pair.outgoing();
     pair.deliver(&hello, &[1000]);
     assert_eq!(
@@ -194,7 +194,7 @@ fn garbage_is_refused_with_an_alert() {
     for bytes in garbage {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.deliver(bytes, &[1]);
-        assert_eq!(pair.state, StreamState::Closed, "{bytes:?}");
+        assert_eq!(pair.server_state, StreamState::Closed, "{bytes:?}");
         assert_eq!(pair.streams.stats().count_of(TlsFailure::Garbage), 1);
         assert_eq!(under_way(&pair), 0);
         assert_eq!(troubles(&mut pair), [TlsFailure::Garbage]);
@@ -202,7 +202,7 @@ fn garbage_is_refused_with_an_alert() {
 }
 
 #[test]
-fn a_handshake_that_fails_is_counted_by_its_reason() {
+fn failed_handshake_is_counted_by_its_reason() {
     let (good, other) = (source(), source());
     let suites = suites();
     let asks = Source {
@@ -225,14 +225,17 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client);
         pair.complete_handshake(&[500]);
         assert_eq!(troubles(&mut pair), [trouble]);
-        assert_eq!((under_way(&pair), pair.state), (0, StreamState::Closed));
+        assert_eq!(
+            (under_way(&pair), pair.server_state),
+            (0, StreamState::Closed)
+        );
         let stats = pair.streams.stats();
         assert_eq!((stats.handshakes, stats.count_of(trouble)), (0, 1));
     }
 }
 
 #[test]
-fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
+fn aborted_handshakes_are_counted_as_left_by_the_client_or_as_too_slow() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     let begun = || {
@@ -243,23 +246,23 @@ fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
         pair
     };
     let mut left = begun();
-    left.hang_up();
+    left.client_hang_up();
     assert_eq!(troubles(&mut left), [TlsFailure::Gone]);
     assert_eq!(under_way(&left), 0);
-    left.closing(true);
+    left.forget_connection(true);
     assert_eq!(
         left.streams.stats().count_of(TlsFailure::Slow),
         0,
         "it is counted once"
     );
     let mut late = begun();
-    late.closing(true);
+    late.forget_connection(true);
     assert_eq!(troubles(&mut late), [TlsFailure::Slow]);
     assert_eq!(under_way(&late), 0);
 }
 
 #[test]
-fn a_flight_without_end_is_refused() {
+fn endless_flight_of_a_client_is_refused() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     // Records of a handshake message that never completes.
@@ -274,14 +277,14 @@ fn a_flight_without_end_is_refused() {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.deliver(&record.repeat(8), &[cut]);
         let ended = pair.streams.take_ended().is_some();
-        assert!(ended || pair.state == StreamState::Closed, "{cut}");
+        assert!(ended || pair.server_state == StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut pair), [trouble], "{cut}");
         assert_eq!(under_way(&pair), 0);
     }
 }
 
 #[test]
-fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
+fn stalled_handshake_is_ended_by_later_ones() {
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
     let source = source();
@@ -344,8 +347,8 @@ proptest! {
                 }
             }
             pair.deliver(&out, &cuts);
-            pair.read();
-            if pair.state != StreamState::Open || pair.error.is_some() {
+            pair.client_read();
+            if pair.server_state != StreamState::Open || pair.error.is_some() {
                 break;
             }
         }

@@ -32,7 +32,7 @@ fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
         pair.client.refresh_traffic_keys().unwrap();
         let out = pair.outgoing();
         pair.deliver(&out, &[1000]);
-        if pair.state != StreamState::Open {
+        if pair.server_state != StreamState::Open {
             return n;
         }
     }
@@ -40,14 +40,14 @@ fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
 }
 
 #[test]
-fn keys_that_are_changed_for_nothing_end_the_connection() {
+fn key_updates_without_data_end_the_connection() {
     for suite in 0..3 {
         for (records, most) in [(0, 32), (1, 32), (8, 32)] {
             let mut pair = established(suite);
             assert_eq!(updates(&mut pair, 200, records), most, "{suite} {records}");
-            assert_eq!(pair.state, StreamState::Closed);
+            assert_eq!(pair.server_state, StreamState::Closed);
             assert_eq!(pair.streams.stats().count_of(TlsFailure::Record), 1);
-            pair.read();
+            pair.client_read();
             let told = Error::AlertReceived(AlertDescription::UnexpectedMessage);
             assert_eq!(pair.error, Some(told), "{suite} {records}");
         }
@@ -55,14 +55,14 @@ fn keys_that_are_changed_for_nothing_end_the_connection() {
 }
 
 #[test]
-fn keys_may_be_changed_for_ever_by_whoever_says_something() {
+fn key_updates_with_data_are_unlimited() {
     let mut pair = established(0);
     assert_eq!(updates(&mut pair, 300, 16), 300);
     assert_eq!(pair.server_received.len(), 300 * 16);
     // Each update asked the server for a new key of its own, which the server's next record brings.
     let sent = pair.send(&[b"answer"]);
     assert_eq!(sent, Some(6));
-    pair.read();
+    pair.client_read();
     assert_eq!(
         (pair.client_received.as_slice(), &pair.error),
         (&b"answer"[..], &None)
@@ -86,7 +86,7 @@ fn crumbs(flight: &[u8], content: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
+fn handshake_in_tiny_records_is_refused_and_in_small_ones_accepted() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     for suite in suites() {
@@ -94,7 +94,7 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             let mut pair = Pair::new(handle.clone(), client(&source, suite));
             let hello = pair.outgoing();
             pair.deliver(&crumbs(&hello, 32), &[cut]);
-            pair.read();
+            pair.client_read();
             pair.complete_handshake(&[cut]);
             assert!(!pair.client.is_handshaking(), "{suite:?} {cut}");
 
@@ -106,11 +106,11 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             let hello = crumbs(&hello, 1);
             // This many records are accepted, and not one more.
             pair.deliver(&hello[..6 * 255], &[cut]);
-            assert_eq!(pair.state, StreamState::Open, "{suite:?} {cut}");
+            assert_eq!(pair.server_state, StreamState::Open, "{suite:?} {cut}");
             pair.deliver(&hello[6 * 255..], &[cut]);
             let ended = pair.streams.take_ended().is_some();
             assert!(
-                ended || pair.state == StreamState::Closed,
+                ended || pair.server_state == StreamState::Closed,
                 "{suite:?} {cut}"
             );
             assert_eq!(pair.streams.stats().count_of(TlsFailure::TooLong), 1);
@@ -136,11 +136,11 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
     for piece in record.repeat(8).chunks(700) {
         pair.deliver(piece, &[700]);
         most = most.max(pair.streams.held_bytes() - before);
-        if pair.state != StreamState::Open {
+        if pair.server_state != StreamState::Open {
             break;
         }
     }
-    assert_eq!(pair.state, StreamState::Closed);
+    assert_eq!(pair.server_state, StreamState::Closed);
     assert_eq!(pair.streams.stats().count_of(TlsFailure::TooLong), 1);
     // Twice a record (since vectors grow by doubling), and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
@@ -160,7 +160,7 @@ fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_clos
     );
     let hello = pair.outgoing();
     pair.write_to_socket(&hello);
-    pair.receive();
+    pair.server_receive();
     // The server's turn (one run of its event loop) ends before the handshake was continued.
     pair.streams.end_turn(&mut pair.sockets);
     pair.end_client_stream();
@@ -170,8 +170,8 @@ fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_clos
     );
     // In the next turn the client gets its answer, and the server reads the client's end.
     pair.run_handshakes();
-    pair.read();
+    pair.client_read();
     assert!(reported(&mut pair));
-    pair.receive();
-    assert_eq!(pair.state, StreamState::End);
+    pair.server_receive();
+    assert_eq!(pair.server_state, StreamState::End);
 }

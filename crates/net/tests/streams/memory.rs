@@ -97,7 +97,7 @@ impl Transport for Memory {
 }
 
 #[test]
-fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
+fn tls_works_over_a_link_that_is_no_descriptor() {
     let source = source();
     let mut memory = Memory::default();
     let mut streams = TlsStreams::new(Handle::new(source.clone()).unwrap(), LIMITS);

@@ -27,11 +27,11 @@ pub const LIMITS: Limits = Limits {
 
 /// A certificate for `localhost`, and its key.
 pub fn source() -> Source {
-    let made =
+    let generated =
         rcgen::generate_simple_self_signed(["localhost".to_string()]).expect("a certificate");
     Source {
-        certificate: made.cert.pem().into_bytes(),
-        key: made.signing_key.serialize_pem().into_bytes(),
+        certificate: generated.cert.pem().into_bytes(),
+        key: generated.signing_key.serialize_pem().into_bytes(),
         clients: None,
         only_13: false,
         h2: false,
@@ -77,11 +77,11 @@ pub struct Pair {
     pub client: ClientConnection,
     pub link: Link,
     pub sockets: Kernel,
-    wire: UnixStream,
+    client_socket: UnixStream,
     buffer: Vec<u8>,
     /// Bytes received by the server's side.
     pub server_received: Vec<u8>,
-    pub state: StreamState,
+    pub server_state: StreamState,
     /// Bytes received by the client.
     pub client_received: Vec<u8>,
     /// The error that ended the client's session.
@@ -92,15 +92,15 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(handle: Arc<Handle>, config: Arc<ClientConfig>) -> Pair {
-        Pair::with(handle, config, LIMITS)
+        Pair::with_limits(handle, config, LIMITS)
     }
 
-    pub fn with(handle: Arc<Handle>, config: Arc<ClientConfig>, limits: Limits) -> Pair {
-        let (ours, wire) = UnixStream::pair().expect("a socket");
-        for end in [&ours, &wire] {
+    pub fn with_limits(handle: Arc<Handle>, config: Arc<ClientConfig>, limits: Limits) -> Pair {
+        let (server_socket, client_socket) = UnixStream::pair().expect("a socket");
+        for end in [&server_socket, &client_socket] {
             end.set_nonblocking(true).expect("non-blocking");
         }
-        let link = Link(ours.into_raw_fd() as u32);
+        let link = Link(server_socket.into_raw_fd() as u32);
         let no_limits = acceptor::Limits::default();
         let mut sockets = Kernel::open(&[], no_limits, &Group::new()).expect("a poller");
         sockets.open(link, TOKEN).expect("a registration");
@@ -112,10 +112,10 @@ impl Pair {
             client: ClientConnection::new(config, name).expect("a client"),
             link,
             sockets,
-            wire,
+            client_socket,
             buffer: vec![0; BUFFER_MIN],
             server_received: Vec::new(),
-            state: StreamState::Open,
+            server_state: StreamState::Open,
             client_received: Vec::new(),
             error: None,
             server_has_ended: false,
@@ -132,13 +132,13 @@ impl Pair {
     }
 
     /// Delivers bytes to the server in pieces of these lengths, which repeat.
-    pub fn deliver(&mut self, mut bytes: &[u8], cuts: &[usize]) {
-        for cut in cuts.iter().cycle() {
+    pub fn deliver(&mut self, mut bytes: &[u8], piece_lengths: &[usize]) {
+        for length in piece_lengths.iter().cycle() {
             if bytes.is_empty() {
                 return;
             }
-            let (piece, rest) = bytes.split_at((*cut).clamp(1, bytes.len()));
-            match self.wire.write(piece) {
+            let (piece, rest) = bytes.split_at((*length).clamp(1, bytes.len()));
+            match self.client_socket.write(piece) {
                 Ok(count) => {
                     bytes = if count == piece.len() {
                         rest
@@ -149,31 +149,33 @@ impl Pair {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return,
             }
-            self.serve();
+            self.run_turn();
         }
     }
 
     /// Writes bytes to the socket, which accepts all of them.
     pub fn write_to_socket(&mut self, bytes: &[u8]) {
-        self.wire.write_all(bytes).expect("a socket with room");
+        self.client_socket
+            .write_all(bytes)
+            .expect("a socket with room");
     }
 
     /// The client closes its sending side.
     pub fn end_client_stream(&mut self) {
-        let end = self.wire.shutdown(std::net::Shutdown::Write);
+        let end = self.client_socket.shutdown(std::net::Shutdown::Write);
         end.expect("a socket that is open");
     }
 
     /// The server reads.
-    pub fn receive(&mut self) {
+    pub fn server_receive(&mut self) {
         let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
         let received = self.streams.receive(sockets, self.link, TOKEN, buffer);
         self.record_received(received);
     }
 
     /// Runs one turn (one run of the event loop) of the server.
-    pub fn serve(&mut self) {
-        self.receive();
+    pub fn run_turn(&mut self) {
+        self.server_receive();
         self.run_handshakes();
     }
 
@@ -185,7 +187,7 @@ impl Pair {
             self.server_received
                 .extend_from_slice(&buffer[..received.plain_bytes]);
             if received.state != StreamState::Open {
-                self.state = received.state;
+                self.server_state = received.state;
             }
         }
         self.streams.end_turn(sockets);
@@ -195,22 +197,22 @@ impl Pair {
         self.server_received
             .extend_from_slice(&self.buffer[..received.plain_bytes]);
         if received.state != StreamState::Open {
-            self.state = received.state;
+            self.server_state = received.state;
         }
     }
 
     /// The client closes the connection, and the server runs a turn.
-    pub fn hang_up(&mut self) {
-        let end = self.wire.shutdown(std::net::Shutdown::Both);
+    pub fn client_hang_up(&mut self) {
+        let end = self.client_socket.shutdown(std::net::Shutdown::Both);
         end.expect("a socket that is open");
-        self.serve();
+        self.run_turn();
     }
 
     /// The client reads available bytes.
-    pub fn read(&mut self) {
+    pub fn client_read(&mut self) {
         let mut bytes = [0; 4096];
         loop {
-            match self.wire.read(&mut bytes) {
+            match self.client_socket.read(&mut bytes) {
                 Ok(0) => {
                     self.server_has_ended = true;
                     return;
@@ -222,9 +224,9 @@ impl Pair {
     }
 
     /// The client reads at most `bytes_max` bytes.
-    pub fn read_at_most(&mut self, bytes_max: usize) {
+    pub fn client_read_at_most(&mut self, bytes_max: usize) {
         let mut bytes = vec![0; bytes_max];
-        if let Ok(count) = self.wire.read(&mut bytes) {
+        if let Ok(count) = self.client_socket.read(&mut bytes) {
             self.process_received(&bytes[..count]);
         }
     }
@@ -233,15 +235,15 @@ impl Pair {
         while !bytes.is_empty() && self.error.is_none() {
             self.client.read_tls(&mut bytes).expect("a slice");
             match self.client.process_new_packets() {
-                Ok(state) => {
-                    let from = self.client_received.len();
+                Ok(session) => {
+                    let start = self.client_received.len();
                     self.client_received
-                        .resize(from + state.plaintext_bytes_to_read(), 0);
+                        .resize(start + session.plaintext_bytes_to_read(), 0);
                     let read = self
                         .client
                         .reader()
-                        .read_exact(&mut self.client_received[from..]);
-                    read.expect("so much is there");
+                        .read_exact(&mut self.client_received[start..]);
+                    read.expect("rustls has these bytes");
                 }
                 Err(error) => self.error = Some(error),
             }
@@ -249,15 +251,15 @@ impl Pair {
     }
 
     /// Exchanges bytes until the handshake is over and nothing more is sent.
-    pub fn complete_handshake(&mut self, cuts: &[usize]) {
+    pub fn complete_handshake(&mut self, piece_lengths: &[usize]) {
         for _ in 0..6 {
             let out = self.outgoing();
-            self.deliver(&out, cuts);
-            self.read();
+            self.deliver(&out, piece_lengths);
+            self.client_read();
         }
     }
 
-    pub fn writable(&mut self) -> bool {
+    pub fn handle_writable(&mut self) -> bool {
         self.streams
             .handle_writable(&mut self.sockets, self.link, TOKEN)
     }
@@ -268,14 +270,14 @@ impl Pair {
     }
 
     /// The server drops its state of the connection.
-    pub fn closing(&mut self, orderly: bool) {
+    pub fn forget_connection(&mut self, orderly: bool) {
         self.streams.forget(&mut self.sockets, self.link, orderly);
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.closing(true);
+        self.forget_connection(true);
         self.sockets.close(self.link);
     }
 }

@@ -39,7 +39,7 @@ fn addresses() -> [SocketAddr; 1] {
 fn pair() -> Option<(u32, u32)> {
     // SAFETY: a plain system call without pointers.
     let answer = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    // Neither end says anything by itself.
+    // Without IPv6 neither end sends frames by itself.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     let made = check(answer).is_ok()
         && [
@@ -86,7 +86,7 @@ fn send(socket: &mut XdpSocket, bytes: &[u8]) -> bool {
     socket.transmitter.transmit(bytes.len(), fill)
 }
 
-/// Waits until a socket has received so many frames.
+/// Waits until a socket has received `count` frames.
 fn received(socket: &mut XdpSocket, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while frames.len() < count {
@@ -103,7 +103,7 @@ fn received(socket: &mut XdpSocket, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn frames_pass_both_ways_and_every_frame_is_used_again() {
+fn frames_pass_both_ways_and_their_memory_is_reused() {
     let Some((left, right)) = pair() else { return };
     let settings = FrameSettings {
         frames: 64,
@@ -138,7 +138,7 @@ fn frames_pass_both_ways_and_every_frame_is_used_again() {
 }
 
 #[test]
-fn full_socket_takes_no_more_and_loses_nothing_that_it_took() {
+fn full_socket_refuses_frames_and_loses_no_accepted_one() {
     let Some((left, right)) = pair() else { return };
     let settings = FrameSettings {
         frames: 16,
@@ -211,7 +211,7 @@ fn socket_sends_as_before_after_its_link_was_down() {
 }
 
 #[test]
-fn program_leaves_the_interface_with_its_last_holder() {
+fn program_is_detached_from_the_interface_with_its_last_holder() {
     let Some((left, _)) = pair() else { return };
     let shown = || {
         let output = Command::new("ip").args(["link", "show", "left"]).output();

@@ -244,7 +244,7 @@ fn exchange(mut stream: TcpStream, bytes: usize, seed: usize) {
 }
 
 #[test]
-fn client_of_the_kernel_gets_back_what_it_has_sent() {
+fn kernels_client_receives_the_bytes_that_it_has_sent() {
     with_server(limits(8 << 20), || {
         for (number, bytes) in [1, 1_460, 100_000, 20 << 20].into_iter().enumerate() {
             for is_v6 in [false, true] {
@@ -255,7 +255,7 @@ fn client_of_the_kernel_gets_back_what_it_has_sent() {
 }
 
 #[test]
-fn packets_of_this_machine_without_checksums_are_taken_on_any_virtual_interface() {
+fn local_packets_without_checksums_are_accepted_on_any_virtual_interface() {
     for link in [&MACVLAN[..], &BRIDGE] {
         with_server_on(link, limits(1 << 20), |_| {
             // Small, since a packet that the kernel has joined fits no frame.
@@ -294,7 +294,7 @@ fn reset_reaches_the_client_and_other_ports_stay_the_kernels() {
 }
 
 #[test]
-fn connection_beyond_the_limit_gets_the_answer_and_one_that_ends_makes_room() {
+fn connection_beyond_the_limit_is_refused_until_another_ends() {
     let limits = EndpointLimits {
         connections: 2,
         ..limits(1 << 20)
@@ -353,7 +353,7 @@ impl RawLink {
                 let (to, size) = (frame.as_mut_ptr().cast(), frame.len());
                 libc::recv(self.socket.as_raw_fd(), to, size, libc::MSG_DONTWAIT)
             };
-            // Behind the headers of Ethernet and of IPv4.
+            // The flags of the segment, after the headers of Ethernet and of IPv4.
             let is_of_connection = frame[14 + 20 + 13] & (flag::SYN | flag::RST) == 0;
             if bytes < 54 {
                 thread::yield_now();
@@ -467,7 +467,7 @@ fn forged_syn(number: u32, to: [u8; 6]) -> Vec<u8> {
 }
 
 #[test]
-fn flood_of_syns_beside_clients_costs_no_byte_and_no_connection() {
+fn flood_of_syns_costs_clients_no_byte_and_no_connection() {
     with_server(limits(1 << 20), || {
         let mut stream = connect(false);
         stream.write_all(b"first").expect("room");
@@ -486,14 +486,14 @@ fn flood_of_syns_beside_clients_costs_no_byte_and_no_connection() {
 }
 
 #[test]
-fn ring_that_is_not_served_overflows_and_loses_no_byte() {
+fn ring_overflow_loses_no_byte_of_a_stream() {
     with_server_on(&PAIR, limits(1 << 20), |halt| {
         let mut stream = connect(false);
         stream.write_all(b"first").expect("room");
         stream.read_exact(&mut [0; 5]).expect("bytes");
         let (link, to) = (RawLink::open(), server_mac());
         let halted = halt.lock().expect("the server runs");
-        // More than there are frames, so that what the client sends now finds none.
+        // The client sends more packets than the socket has frames.
         for number in 0..3 * FrameSettings::default().frames {
             link.send(&forged_syn(number, to));
         }

@@ -52,7 +52,7 @@ impl Callback {
         let timeout = Duration::from_secs(u64::from(settings.timeout_s));
         let endpoint = Endpoint::new(&endpoint_settings, timeout);
         Ok(Callback {
-            endpoint: endpoint.map_err(|(key, what)| (key.to_string(), what))?,
+            endpoint: endpoint.map_err(|(key, message)| (key.to_string(), message))?,
             cache_s: settings.cache_s,
             concurrency: settings.concurrency,
         })
@@ -80,8 +80,8 @@ impl Callback {
         };
         match self.endpoint.exchange(&request, reusable_connection) {
             Ok((head, answer)) => self.read_response(&head, &answer),
-            Err(why) => {
-                self.endpoint.log_failure(&why);
+            Err(reason) => {
+                self.endpoint.log_failure(&reason);
                 (Err(Reason::VerifierUnreachable), 0)
             }
         }
@@ -98,9 +98,10 @@ impl Callback {
                 return (Err(Reason::VerifierUnreachable), 0);
             }
         };
-        read.unwrap_or_else(|what| {
-            self.endpoint
-                .log_failure(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+        read.unwrap_or_else(|message| {
+            self.endpoint.log_failure(&format!(
+                "its answer is malformed: {message} (docs/ACCESS.md)"
+            ));
             (Err(Reason::VerifierUnreachable), 0)
         })
     }

@@ -68,7 +68,7 @@ pub fn credential_verifiers(access: Option<&Access>) -> anyhow::Result<Arc<Crede
         .map_err(|errors| {
             let lines: Vec<String> = errors
                 .iter()
-                .map(|(path, what)| format!("{path}: {what}"))
+                .map(|(path, message)| format!("{path}: {message}"))
                 .collect();
             anyhow::anyhow!(lines.join("\n"))
         })

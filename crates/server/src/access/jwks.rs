@@ -41,23 +41,23 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
     };
     let (mut keys, mut left_out) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
-        let of = match entry.get("kid").and_then(Value::as_str) {
+        let name = match entry.get("kid").and_then(Value::as_str) {
             Some(kid) => format!("the key {kid:?}"),
             None => format!("keys[{index}]"),
         };
         let Value::Object(entry) = entry else {
-            return Err(format!("{of} is no object; write {{\"kty\": ...}}"));
+            return Err(format!("{name} is no object; write {{\"kty\": ...}}"));
         };
-        match read_key(entry, only, kid).map_err(|what| format!("{of}: {what}"))? {
+        match read_key(entry, only, kid).map_err(|message| format!("{name}: {message}"))? {
             Ok(key) => keys.push(key),
-            Err(why) => left_out.push(format!("{of}: {why}")),
+            Err(reason) => left_out.push(format!("{name}: {reason}")),
         }
     }
     if keys.is_empty() {
         left_out.truncate(4);
-        let why = left_out.join("; ");
+        let reason = left_out.join("; ");
         return Err(format!(
-            "has no key of HS256, RS256, ES256 or EdDSA for signatures; name a JWKS that has one ({why})"
+            "has no key of HS256, RS256, ES256 or EdDSA for signatures; name a JWKS that has one ({reason})"
         ));
     }
     Ok(keys)
@@ -70,7 +70,7 @@ fn read_key(
     wanted: Option<&str>,
 ) -> Result<Result<Key, String>, String> {
     let kid = text(jwk, "kid")?;
-    let left_out = |why: &str| Ok(Err(why.to_string()));
+    let left_out = |reason: &str| Ok(Err(reason.to_string()));
     if wanted.is_some() && wanted != kid {
         return left_out("its kid is another than the entry's");
     }
@@ -98,16 +98,16 @@ fn read_key(
         _ => return left_out("its kty is not offered"),
     };
     let alg = text(jwk, "alg")?;
-    let named = alg.map(|alg| ALGORITHMS.iter().find(|(name, _)| *name == alg));
-    let algorithm = match named {
+    let known = alg.map(|alg| ALGORITHMS.iter().find(|(name, _)| *name == alg));
+    let algorithm = match known {
         None => usual,
-        Some(Some((_, named))) if *named == usual => usual,
+        Some(Some((_, algorithm))) if *algorithm == usual => usual,
         // RFC 9864 gives EdDSA with this curve a name of its own.
         Some(None) if usual == Algorithm::EdDSA && alg == Some("Ed25519") => usual,
         Some(None) => return left_out("its alg is not offered"),
-        Some(Some((named, _))) => {
+        Some(Some((name, _))) => {
             return Err(format!(
-                "alg is {named}, which no key of kty {kty} has; write {usual:?}"
+                "alg is {name}, which no key of kty {kty} has; write {usual:?}"
             ));
         }
     };
@@ -131,7 +131,7 @@ fn read_key(
                     "x has {bytes} bytes, and Ed25519 needs {COORDINATE_BYTES}; write the key anew"
                 ));
             }
-            public::decoding_key(algorithm, &x).map_err(|what| format!("x {what}"))?
+            public::decoding_key(algorithm, &x).map_err(|message| format!("x {message}"))?
         }
         other => return Err(not_offered(&format!("{other:?}"))),
     };
@@ -225,6 +225,6 @@ fn rsa_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
 
 fn secret_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     let k = bytes(jwk, "k")?;
-    secret::check(&k).map_err(|what| format!("k {what}"))?;
+    secret::check(&k).map_err(|message| format!("k {message}"))?;
     Ok(DecodingKey::from_secret(&k))
 }

@@ -43,8 +43,8 @@ impl Keys {
                 true => read_entry(entry).map(|keys| own.extend(keys)),
                 false => read_remote_entry(entry).map(|keys| remote.push(keys)),
             };
-            if let Err((key, what)) = read {
-                errors.push((format!("access.key[{}]{key}", index + 1), what));
+            if let Err((key, message)) = read {
+                errors.push((format!("access.key[{}]{key}", index + 1), message));
             }
         }
         Keys {
@@ -155,13 +155,13 @@ impl Keys {
         if begin > now_unix_s.saturating_add(self.leeway_s) {
             return Err(Reason::TokenNotYet);
         }
-        let is = |name: &str, wanted: &str| match claims.get(name) {
+        let claim_is = |name: &str, wanted: &str| match claims.get(name) {
             _ if wanted.is_empty() => true,
             Some(Value::String(value)) => value == wanted,
             Some(Value::Array(values)) => values.iter().any(|value| value == wanted),
             _ => false,
         };
-        if !is("aud", &self.audience) || !is("iss", &self.issuer) {
+        if !claim_is("aud", &self.audience) || !claim_is("iss", &self.issuer) {
             return Err(Reason::TokenForOthers);
         }
         let grants = claims::grants(claims, "sub").map_err(|_| Reason::TokenClaims)?;
@@ -219,7 +219,7 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     let kid = (!entry.kid.is_empty()).then(|| entry.kid.clone());
     if entry.file.is_some() && is_json(&bytes) {
         let text = secret::without_byte_order_mark(&bytes);
-        return jwks::keys(text, algorithm, kid.as_deref()).map_err(|what| (".file", what));
+        return jwks::keys(text, algorithm, kid.as_deref()).map_err(|message| (".file", message));
     }
     if algorithm.is_none() && secret::is_utf16(&bytes) {
         return Err((".file", secret::UTF16_ERROR.to_string()));
@@ -238,7 +238,7 @@ fn read_entry(entry: &Entry) -> Result<Vec<Key>, ReadError> {
         (Algorithm::HS256, None) => secret::parse(&bytes).map(DecodingKey::from_secret),
         _ => public::from_pem(algorithm, &bytes),
     };
-    let key = key.map_err(|what| (place, what))?;
+    let key = key.map_err(|message| (place, message))?;
     Ok(vec![Key {
         kid,
         algorithm,

@@ -57,7 +57,7 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
         _ => Ok(first.der.clone()),
     };
     key.and_then(|key| decoding_key(algorithm, &key))
-        .map_err(|what| format!("line {}: {what}", first.line))
+        .map_err(|message| format!("line {}: {message}", first.line))
 }
 
 /// Whether both blocks are certificates, and the second one belongs to the issuer of the first.

@@ -25,7 +25,9 @@ pub fn read(apps: &[pusher::PusherApp]) -> Result<Vec<PusherApp>, Vec<(String, S
                 client_events: app.client_events,
                 resume: app.resume,
             }),
-            Err(what) => faults.push((format!("pusher_app[{}].secret_file", index + 1), what)),
+            Err(message) => {
+                faults.push((format!("pusher_app[{}].secret_file", index + 1), message))
+            }
         }
     }
     match faults.is_empty() {
@@ -42,7 +44,7 @@ fn read_secret(app: &pusher::PusherApp) -> Result<Vec<u8>, String> {
                 .to_string(),
         );
     }
-    let named = |what: &str| format!("{}: {what}", path.display());
+    let named = |message: &str| format!("{}: {message}", path.display());
     let read = std::fs::read(path).map_err(|error| named(&error.to_string()))?;
     let secret = secret::without_line_end(secret::without_byte_order_mark(&read));
     match secret.len() {

@@ -67,8 +67,8 @@ impl RemoteKeys {
             name => Some(algorithm(name).ok_or_else(|| (".alg", not_offered(name)))?),
         };
         if only == Some(Algorithm::HS256) {
-            let what = "HS256 is signed with a secret, and no secret is read from a URL; name it with `file`";
-            return Err((".alg", what.to_string()));
+            let message = "HS256 is signed with a secret, and no secret is read from a URL; name it with `file`";
+            return Err((".alg", message.to_string()));
         }
         Ok(RemoteKeys(Arc::new(Shared {
             endpoint: Endpoint::new(&settings, TIMEOUT)?,
@@ -183,11 +183,11 @@ impl Shared {
         state.pending = false;
         match read {
             Ok(keys) => state.keys = keys,
-            Err(why) => {
+            Err(reason) => {
                 let kept = state.keys.len();
                 drop(state);
                 self.endpoint.log_failure(&format!(
-                    "{why}; {kept} keys of an earlier answer stay in use"
+                    "{reason}; {kept} keys of an earlier answer stay in use"
                 ));
             }
         }

@@ -132,15 +132,15 @@ pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
 
 /// Reads the entries of a file, and leaves out expired ones.
 pub fn read(path: &Path, now_unix_s: u64) -> Result<Vec<Revocation>, String> {
-    let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
+    let wrong = |message: String| format!("access.revoked: {}: {message}", path.display());
     let length = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(wrong(error.to_string())),
         Ok(metadata) => metadata.len(),
     };
     if length > FILE_BYTES_MAX {
-        let what = format!("{length} bytes are too many for a list; at most {FILE_BYTES_MAX}");
-        return Err(wrong(what));
+        let message = format!("{length} bytes are too many for a list; at most {FILE_BYTES_MAX}");
+        return Err(wrong(message));
     }
     let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
     let mut entries: Vec<Revocation> = serde_json::from_slice(&text).map_err(|error| {
@@ -165,7 +165,7 @@ fn check(entries: &[Revocation]) -> Result<(), String> {
 
 /// Replaces the file by this list, and syncs it to disk.
 pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
-    let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
+    let wrong = |message: String| format!("access.revoked: {}: {message}", path.display());
     check(entries).map_err(wrong)?;
     let replace = || -> io::Result<()> {
         let part = path.with_extension("new");

@@ -46,11 +46,11 @@ pub fn without_byte_order_mark(bytes: &[u8]) -> &[u8] {
 /// (one byte is the character, the other is zero). A random secret never is.
 pub fn is_utf16(bytes: &[u8]) -> bool {
     let units = bytes.as_chunks::<2>().0;
-    let of = |at: usize| {
+    let ascii_units = |at: usize| {
         let is_ascii = |unit: &&[u8; 2]| matches!((unit[at], unit[1 - at]), (1..=127, 0));
         units.iter().filter(is_ascii).count()
     };
-    let ascii = of(0).max(of(1));
+    let ascii = ascii_units(0).max(ascii_units(1));
     ascii > 0 && 4 * ascii >= 3 * units.len()
 }
 

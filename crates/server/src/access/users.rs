@@ -36,8 +36,8 @@ impl Users {
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
         let mut all = Users::default();
         for (index, entry) in access.users.iter().enumerate() {
-            let mut fail = |key: &str, what: String| {
-                errors.push((format!("access.user[{}]{key}", index + 1), what));
+            let mut fail = |key: &str, message: String| {
+                errors.push((format!("access.user[{}]{key}", index + 1), message));
             };
             if entry.name.is_empty() {
                 fail(".name", "is missing; write the user's name".to_string());
@@ -64,7 +64,7 @@ impl Users {
                         );
                     }
                 }
-                Err(what) => fail(".password", what),
+                Err(message) => fail(".password", message),
             }
         }
         all

@@ -99,7 +99,7 @@ fn endpoint(number: usize, entry: &Backend) -> Result<Endpoint, (String, String)
     };
     let timeout = Duration::from_secs(entry.timeout_s.into());
     Endpoint::new(&settings, timeout)
-        .map_err(|(key, what)| (format!("backend[{number}].{key}"), what))
+        .map_err(|(key, message)| (format!("backend[{number}].{key}"), message))
 }
 
 impl Backends {
@@ -111,7 +111,7 @@ impl Backends {
         let mut by_kind = [const { None }; CallKind::ALL.len()];
         for (index, entry) in entries.iter().enumerate() {
             let endpoint = endpoint(index + 1, entry)
-                .map_err(|(key, what)| anyhow::anyhow!("{key}: {what}"))?;
+                .map_err(|(key, message)| anyhow::anyhow!("{key}: {message}"))?;
             let running = Arc::new(RunningBackend::start(entry, endpoint)?);
             for event in &entry.events {
                 by_kind[event.kind() as usize] = Some(Arc::clone(&running));
@@ -226,8 +226,8 @@ fn send(
         200 => answer::read(kind, &body, call.is_protobuf),
         _ => Err(format!("its answer has the status {}", head.status_text())),
     });
-    read.unwrap_or_else(|why| {
-        endpoint.log_failure(&why);
+    read.unwrap_or_else(|reason| {
+        endpoint.log_failure(&reason);
         answer::failure()
     })
 }

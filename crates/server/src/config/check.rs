@@ -41,10 +41,10 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     let app_ids = file.pusher_apps.iter().map(|app| &*app.id);
     let rules = with_presence_channels(app_ids, &file.rules).len();
     if rules > RULES_MAX {
-        let what = format!(
+        let message = format!(
             "{rules} rules, with the one that --keep adds where none is for all topics, and those for the presence channels of each pusher_app; write at most {RULES_MAX}"
         );
-        problems.fail("rule", what);
+        problems.fail("rule", message);
     }
     for (index, entry) in file.rules.iter().enumerate() {
         rule(problems, index + 1, entry, &file.limits);
@@ -52,11 +52,11 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
             .iter()
             .position(|other| other.filter == entry.filter)
         {
-            let what = format!(
+            let message = format!(
                 "repeats the filter of rule[{}] and would never apply; remove one",
                 earlier + 1
             );
-            problems.fail(format!("rule[{}].match", index + 1), what);
+            problems.fail(format!("rule[{}].match", index + 1), message);
         }
     }
 }
@@ -70,10 +70,10 @@ pub fn unintended(file: &File) -> Vec<Problem> {
         let is_before = |other: &Rule| covers(other.filter.as_bytes(), filter.as_bytes());
         if let Some(earlier) = file.rules[..index].iter().position(is_before) {
             let (number, wider) = (earlier + 1, &file.rules[earlier].filter);
-            let what = format!(
+            let message = format!(
                 "`{filter}` is never reached: rule[{number}] (`{wider}`) stands before it and matches all its topics; put it before that one, or remove it"
             );
-            problems.fail(format!("rule[{}].match", index + 1), what);
+            problems.fail(format!("rule[{}].match", index + 1), message);
         }
         foreign(&mut problems, format!("rule[{}].match", index + 1), filter);
     }
@@ -96,8 +96,8 @@ pub fn unintended(file: &File) -> Vec<Problem> {
 /// Reports a filter with wildcards of another server. Here it matches only the topic of that name.
 fn foreign(problems: &mut Problems, path: String, filter: &str) {
     // If the filter also has our wildcards, its author knows them.
-    if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
-        problems.fail(path, what);
+    if let Some(message) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
+        problems.fail(path, message);
     }
 }
 
@@ -108,17 +108,17 @@ fn cluster(problems: &mut Problems, file: &File) {
         return;
     }
     if file.state.directory().is_some() {
-        let what = "stands beside [cluster], whose log is in NATS: a node keeps nothing on disk; remove it, or cluster.urls";
-        problems.fail("state.directory", what);
+        let message = "stands beside [cluster], whose log is in NATS: a node keeps nothing on disk; remove it, or cluster.urls";
+        problems.fail("state.directory", message);
     }
     if !file.state.durable {
-        let what = "is off, and in a cluster every message stands in the log; remove it";
-        problems.fail("state.durable", what);
+        let message = "is off, and in a cluster every message stands in the log; remove it";
+        problems.fail("state.durable", message);
     }
     for (index, entry) in file.rules.iter().enumerate() {
         if !entry.durable {
-            let what = "is off, and in a cluster every topic stands in the log, since other nodes learn of it there; remove it";
-            problems.fail(format!("rule[{}].durable", index + 1), what);
+            let message = "is off, and in a cluster every topic stands in the log, since other nodes learn of it there; remove it";
+            problems.fail(format!("rule[{}].durable", index + 1), message);
         }
     }
 }
@@ -128,19 +128,19 @@ fn access(problems: &mut Problems, file: &File) {
     let Some(access) = &file.access else {
         for (index, entry) in file.rules.iter().enumerate() {
             if !entry.open.is_empty() {
-                let what = format!(
+                let message = format!(
                     "opens {} to everybody, which without [access] is open to everybody everywhere; write a table [access], or remove the key",
                     entry.filter
                 );
-                problems.fail(format!("rule[{}].open", index + 1), what);
+                problems.fail(format!("rule[{}].open", index + 1), message);
             }
         }
         return;
     };
     access.check(problems);
     if let Err(errors) = CredentialVerifiers::new(access) {
-        for (path, what) in errors {
-            problems.fail(path, what);
+        for (path, message) in errors {
+            problems.fail(path, message);
         }
     }
 }
@@ -169,11 +169,11 @@ fn listen(problems: &mut Problems, addresses: &[SocketAddr], anywhere: bool) {
         if addresses[..index].contains(address) {
             problems.fail(path, format!("{address} stands there twice; remove one"));
         } else if is_exposed(address) && !anywhere {
-            let what = format!(
+            let message = format!(
                 "{address} is not a loopback address, and everyone who reaches it may publish and subscribe; \
                  say who may in a table [access] (docs/ACCESS.md), listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"
             );
-            problems.fail(path, what);
+            problems.fail(path, message);
         }
     }
 }
@@ -198,8 +198,8 @@ fn http(problems: &mut Problems, file: &File) {
     let pusher_path = PUSHER_PATH.to_string();
     problems.check_hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
-        let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
-        problems.fail("http.proxy_protocol", what);
+        let message = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
+        problems.fail("http.proxy_protocol", message);
     }
     let groups = [
         ("http.publish_paths", &http.publish_paths[..]),
@@ -227,16 +227,16 @@ fn http(problems: &mut Problems, file: &File) {
                 true => key.to_string(),
                 false => format!("{key}[{}]", index + 1),
             };
-            if let Err(what) = path_prefix(path) {
-                problems.fail(place, what);
+            if let Err(message) = path_prefix(path) {
+                problems.fail(place, message);
                 continue;
             }
             match seen.iter().find(|(_, other)| overlap(path, other)) {
                 Some((place_of_other, other)) => {
-                    let what = format!(
+                    let message = format!(
                         "`{path}` and `{other}` ({place_of_other}) overlap; choose separate prefixes"
                     );
-                    problems.fail(place, what);
+                    problems.fail(place, message);
                 }
                 None => seen.push((place, path)),
             }
@@ -244,11 +244,11 @@ fn http(problems: &mut Problems, file: &File) {
     }
     for (index, origin) in http.allowed_origins.iter().enumerate() {
         if origin != "*" && normalize(origin.as_bytes()).is_none() {
-            let what = format!(
+            let message = format!(
                 "`{origin}` is not an origin; write scheme, host and perhaps port without a path, \
                  such as \"https://app.example.com\", \"null\" for pages from files, or \"*\" for all"
             );
-            problems.fail(format!("http.allowed_origins[{}]", index + 1), what);
+            problems.fail(format!("http.allowed_origins[{}]", index + 1), message);
         }
     }
 }
@@ -256,10 +256,10 @@ fn http(problems: &mut Problems, file: &File) {
 fn drain(problems: &mut Problems, drain: &Drain) {
     let reference = &drain.server_reference;
     if reference.len() > MAX_REFERENCE_BYTES || reference.chars().any(char::is_control) {
-        let what = format!(
+        let message = format!(
             "is not a reference to another server; write its host and port in at most {MAX_REFERENCE_BYTES} bytes, such as \"b.example.com:8800\", or nothing"
         );
-        problems.fail("drain.server_reference", what);
+        problems.fail("drain.server_reference", message);
     }
 }
 
@@ -329,23 +329,23 @@ fn bursts(problems: &mut Problems, limits: &Limits) {
 fn rule(problems: &mut Problems, number: usize, rule: &Rule, limits: &Limits) {
     let key = |name: &str| format!("rule[{number}].{name}");
     if rule.filter.is_empty() {
-        let what = "is missing or empty; write a topic filter, such as \"chat/#\", or \"#\" for all topics";
-        problems.fail(key("match"), what);
+        let message = "is missing or empty; write a topic filter, such as \"chat/#\", or \"#\" for all topics";
+        problems.fail(key("match"), message);
     } else if let Err(error) = check_filter(rule.filter.as_bytes(), MAX_TOPIC_BYTES) {
         let filter = &rule.filter;
-        let what = format!(
+        let message = format!(
             "`{filter}` is not a topic filter: it {error}; write one such as \"chat/+/room\" or \"chat/#\""
         );
-        problems.fail(key("match"), what);
+        problems.fail(key("match"), message);
     }
-    let (outbox_bytes, most) = (rule.outbox_bytes, limits.memory_bytes / MEMORY_SHARES);
-    if most > 0 && outbox_bytes > most {
+    let (outbox_bytes, bytes_max) = (rule.outbox_bytes, limits.memory_bytes / MEMORY_SHARES);
+    if bytes_max > 0 && outbox_bytes > bytes_max {
         problems.fail(
             key("outbox_bytes"),
             format!(
                 "{} is more than a quarter of limits.memory_bytes ({}); lower this or raise that",
                 size_text(outbox_bytes),
-                size_text(most)
+                size_text(bytes_max)
             ),
         );
     }

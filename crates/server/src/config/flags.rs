@@ -86,8 +86,8 @@ impl ServeArgs {
     /// Reports variables whose value is not UTF-8.
     pub fn check_variables(&self, problems: &mut Problems) {
         for (setting, variable, value) in self.variables.settings() {
-            if let Err(what) = value {
-                problems.fail(&setting.path, format!("{variable} {what}"));
+            if let Err(message) = value {
+                problems.fail(&setting.path, format!("{variable} {message}"));
             }
         }
     }

@@ -54,11 +54,7 @@ pub fn problem_line(
     overrides: &PathOverrides,
     problem: &Problem,
 ) -> (SortOffset, String) {
-    let Problem {
-        path,
-        message: what,
-        ..
-    } = problem;
+    let Problem { path, message, .. } = problem;
     let mut is_default = "";
     let (order, place) = match overrides.iter().rfind(|(key, _)| path_is_under(path, key)) {
         Some((_, flag)) => (SortOffset::MAX, (*flag).to_string()),
@@ -79,14 +75,14 @@ pub fn problem_line(
             None => (SortOffset::MAX, format!("{file} (default)")),
         },
     };
-    (order, format!("{place}: {path}{is_default}: {what}"))
+    (order, format!("{place}: {path}{is_default}: {message}"))
 }
 
 /// The line for text that is not TOML.
 pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (SortOffset, String) {
     let message = error.message().replace('\n', "; ");
     // The parser's messages, reworded where they are unclear.
-    let what = match message.strip_suffix(", expected `\"`") {
+    let problem = match message.strip_suffix(", expected `\"`") {
         Some(form) if form.ends_with("string") => {
             "the string is not closed; write `\"` at its end".to_string()
         }
@@ -102,19 +98,19 @@ pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (SortOffs
     // The parser notices an unclosed list only later, where a line does not fit, or at the end of the file.
     if let Some(begin) = open.last().filter(|_| is_list) {
         let place = file_position(file, text, *begin);
-        let what = "the list that begins here is not closed; write ] at its end";
-        return (*begin, format!("{place}: {what}"));
+        let problem = "the list that begins here is not closed; write ] at its end";
+        return (*begin, format!("{place}: {problem}"));
     }
     match error.span() {
         Some(span) => (
             span.start,
             format!(
-                "{}: {what}{}",
+                "{}: {problem}{}",
                 file_position(file, text, span.start),
                 unclosed(text, span.start, &open)
             ),
         ),
-        None => (SortOffset::MAX, format!("{file}: {what}")),
+        None => (SortOffset::MAX, format!("{file}: {problem}")),
     }
 }
 
@@ -235,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_closed_is_found_where_it_begins() {
+    fn unclosed_list_is_found_where_it_begins() {
         for (text, begin) in [
             ("a = [", vec![4]),
             ("a = [1]\nb = [ # ]\n 'x]', \"\\\"]\",\nc = 1", vec![12]),

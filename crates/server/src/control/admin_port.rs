@@ -124,8 +124,8 @@ impl AdminPort {
         let slots = &self.counters.slots;
         let Some((slot, replaces_other)) = slots.take(peer) else {
             if let Some(refused) = self.counters.refused_connections.add() {
-                let why = full_text(slots.max());
-                tracing::warn!(refused, "the admin port is full: {why}");
+                let reason = full_text(slots.max());
+                tracing::warn!(refused, "the admin port is full: {reason}");
             }
             return self.answer_overflow(stream);
         };
@@ -214,9 +214,9 @@ fn answer_slow_body(counters: &PortCounters, body_s: u32) -> Response {
             "the admin port ended a connection whose request body did not arrive in time; raise admin.body_s if this was a real client"
         );
     }
-    let why =
+    let reason =
         format!("the body did not arrive within {body_s} s; send it faster, or raise admin.body_s");
-    let body = axum::Json(serde_json::json!({ "error": why }));
+    let body = axum::Json(serde_json::json!({ "error": reason }));
     let close = [(header::CONNECTION, "close")];
     (StatusCode::REQUEST_TIMEOUT, close, body).into_response()
 }

@@ -110,16 +110,19 @@ impl Sample {
             .taken_at
             .duration_since(samples.previous.taken_at)
             .as_secs_f64();
-        let rate = |of: fn(&ShardCounters) -> u64| {
-            per_s(sum(now, of).saturating_sub(sum(before, of)), passed) as f32
+        let rate = |counter: fn(&ShardCounters) -> u64| {
+            per_s(
+                sum(now, counter).saturating_sub(sum(before, counter)),
+                passed,
+            ) as f32
         };
         let by = |transport: Transport| {
-            let all = sum(now, |s| s.accounts.transports[transport as usize].into());
-            u32::try_from(all).unwrap_or(u32::MAX)
+            let count = sum(now, |s| s.accounts.transports[transport as usize].into());
+            u32::try_from(count).unwrap_or(u32::MAX)
         };
         let latency = latency(now).since(&latency(before));
-        let quantile = |part| {
-            let us = latency.quantile_us(part)?;
+        let quantile = |fraction| {
+            let us = latency.quantile_us(fraction)?;
             Some(u32::try_from(us).unwrap_or(u32::MAX))
         };
         Sample {

@@ -167,7 +167,7 @@ mod tests {
         let held: Vec<_> = [1, 2, 2, 3].map(take).into();
         assert!(held.iter().all(|(_, ended)| !ended));
         held[1].0.authenticated.set();
-        let has = |of: usize| slots.table().connections.contains_key(&(of as u64));
+        let has = |connection: usize| slots.table().connections.contains_key(&(connection as u64));
         // A second connection of the first address: now that address has the most strangers, so its older connection is closed.
         let (other, ended) = take(1);
         assert!(ended && !has(0) && has(1) && has(2) && has(3));

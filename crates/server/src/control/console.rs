@@ -61,13 +61,13 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         let tag = HeaderValue::from_str(&tag).expect("hexadecimal digits in quotes");
         router.route(
             file.path,
-            get(async move |asked: HeaderMap| answer(file, &tag, &asked)),
+            get(async move |headers: HeaderMap| answer(file, &tag, &headers)),
         )
     })
 }
 
-fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
-    let mut response = if is_known(tag, asked) {
+fn answer(file: &File, tag: &HeaderValue, request: &HeaderMap) -> Response {
+    let mut response = if is_known(tag, request) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
         Bytes::from_static(file.content).into_response()
@@ -85,9 +85,9 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
 }
 
 /// Whether the browser already has this file (`If-None-Match`, RFC 9110, section 13.1.2).
-fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
+fn is_known(tag: &HeaderValue, request: &HeaderMap) -> bool {
     let tag = tag.to_str().unwrap_or_default();
-    asked
+    request
         .get_all(header::IF_NONE_MATCH)
         .iter()
         .filter_map(|value| value.to_str().ok())
@@ -124,14 +124,14 @@ mod tests {
     #[test]
     fn browser_that_has_the_file_gets_not_modified() {
         let tag = HeaderValue::from_static("\"00\"");
-        let asked = |text: &str| {
+        let is_tag_known = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::IF_NONE_MATCH, text.parse().expect("a header"));
             is_known(&tag, &headers)
         };
-        assert!(asked("\"00\""));
-        assert!(asked("\"11\", W/\"00\""));
-        assert!(!asked("\"0\""));
+        assert!(is_tag_known("\"00\""));
+        assert!(is_tag_known("\"11\", W/\"00\""));
+        assert!(!is_tag_known("\"0\""));
         assert!(!is_known(&tag, &HeaderMap::new()));
     }
 }

@@ -144,13 +144,13 @@ struct PinnedCertificate {
 impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
-        shown: &CertificateDer<'_>,
+        certificate: &CertificateDer<'_>,
         _between: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if *shown == self.handle.certificate() {
+        if *certificate == self.handle.certificate() {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

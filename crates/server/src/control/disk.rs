@@ -11,10 +11,10 @@ use crate::lifecycle::Lifecycle;
 
 /// The histogram of the durations of fsyncs.
 pub fn sync_histogram(log: &crore_disk::EngineState) -> MetricHistogram {
-    let (most, classes) = log.sync_counts.split_last().expect("there are classes");
+    let (longest, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
     let mut buckets: Vec<_> = bounds.zip(classes.iter().copied()).collect();
-    buckets.push((f64::INFINITY, *most));
+    buckets.push((f64::INFINITY, *longest));
     MetricHistogram {
         buckets,
         sum: log.sync_time.as_secs_f64(),

@@ -50,13 +50,13 @@ impl Limit {
 pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = state.effective_settings().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());
-    let together = |name, unit, of: fn(&ShardCounters) -> u64, limit: u64| {
-        let used = shards.iter().map(of).sum();
+    let together = |name, unit, counter: fn(&ShardCounters) -> u64, limit: u64| {
+        let used = shards.iter().map(counter).sum();
         (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
     };
-    let fullest = |name, unit, of: fn(&ShardCounters) -> u64, limit: u64| {
+    let fullest = |name, unit, counter: fn(&ShardCounters) -> u64, limit: u64| {
         let (id, used) = (0..)
-            .zip(shards.iter().map(of))
+            .zip(shards.iter().map(counter))
             .max_by_key(|(_, used)| *used)?;
         Some(Limit::new(name, unit, used, limit, Some(id)))
     };

@@ -163,18 +163,18 @@ impl Scrape {
         self.state.lifecycle.checkpoints()
     }
 
-    fn sum_of(&self, of: impl Fn(&ShardCounters) -> u64) -> u64 {
-        self.shards.iter().map(of).sum()
+    fn sum_of(&self, value: impl Fn(&ShardCounters) -> u64) -> u64 {
+        self.shards.iter().map(value).sum()
     }
 
-    fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> LabelledValues {
-        vec![(vec![], self.sum_of(of) as f64)]
+    fn sum(&self, value: impl Fn(&ShardCounters) -> u64) -> LabelledValues {
+        vec![(vec![], self.sum_of(value) as f64)]
     }
 
-    fn by_shard(&self, of: impl Fn(&ShardCounters) -> f64) -> LabelledValues {
+    fn by_shard(&self, value: impl Fn(&ShardCounters) -> f64) -> LabelledValues {
         let shards = self.shards.iter().enumerate();
         shards
-            .map(|(id, shard)| (vec![id.to_string()], of(shard)))
+            .map(|(id, shard)| (vec![id.to_string()], value(shard)))
             .collect()
     }
 
@@ -192,10 +192,13 @@ impl Scrape {
     }
 
     /// One sum over all shards for each value of a label.
-    fn by_label(&self, of: fn(&crore_broker::Stats) -> Vec<(&'static str, u64)>) -> LabelledValues {
+    fn by_label(
+        &self,
+        value: fn(&crore_broker::Stats) -> Vec<(&'static str, u64)>,
+    ) -> LabelledValues {
         let mut sums: Vec<(&str, u64)> = Vec::new();
         for shard in self.shards.iter() {
-            let counts = of(&shard.stats);
+            let counts = value(&shard.stats);
             sums.resize(counts.len(), ("", 0));
             for (sum, (name, count)) in sums.iter_mut().zip(counts) {
                 *sum = (name, sum.1 + count);
@@ -218,10 +221,10 @@ impl Scrape {
         counts.filter(|(_, count)| *count > 0.0).collect()
     }
 
-    fn by_limit(&self, of: fn(&Limit) -> u64) -> LabelledValues {
+    fn by_limit(&self, value: fn(&Limit) -> u64) -> LabelledValues {
         let labels = |it: &Limit| vec![it.name.into(), it.unit.into()];
         let limits = self.limits.iter();
-        limits.map(|it| (labels(it), of(it) as f64)).collect()
+        limits.map(|it| (labels(it), value(it) as f64)).collect()
     }
 }
 
@@ -251,15 +254,17 @@ impl Metric {
     fn write(&self, scrape: &Scrape, out: &mut MetricWriter) {
         out.family(self.name, self.kind, &self.plain_help());
         let samples = match self.read {
-            MetricSource::Histogram(of) => return out.histogram(self.name, &of(scrape)),
-            MetricSource::Sum(of) => scrape.sum(of),
-            MetricSource::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
-            MetricSource::LabelledCounter(of) => scrape.by_label(of),
-            MetricSource::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
-            MetricSource::Shard(of) => scrape.by_shard(of),
-            MetricSource::ShardGauge(of) => scrape.by_shard(|shard| of(&shard.accounts) as f64),
-            MetricSource::One(of) => vec![(vec![], of(scrape))],
-            MetricSource::Each(of) => of(scrape),
+            MetricSource::Histogram(value) => return out.histogram(self.name, &value(scrape)),
+            MetricSource::Sum(value) => scrape.sum(value),
+            MetricSource::Counter(value) => scrape.sum(|shard| value(&shard.stats)),
+            MetricSource::LabelledCounter(value) => scrape.by_label(value),
+            MetricSource::Gauge(value) => scrape.sum(|shard| value(&shard.accounts)),
+            MetricSource::Shard(value) => scrape.by_shard(value),
+            MetricSource::ShardGauge(value) => {
+                scrape.by_shard(|shard| value(&shard.accounts) as f64)
+            }
+            MetricSource::One(value) => vec![(vec![], value(scrape))],
+            MetricSource::Each(value) => value(scrape),
         };
         for (values, value) in samples {
             let labels: Vec<(&str, String)> = self.labels.split(", ").zip(values).collect();
@@ -277,12 +282,14 @@ mod tests {
 
     const PAGE: &str = "docs/OPERATIONS.md";
 
-    fn path(of: &str) -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(of)
+    fn path(name: &str) -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(name)
     }
 
-    fn document(of: &str) -> String {
-        std::fs::read_to_string(path(of)).expect("a page of the project")
+    fn document(name: &str) -> String {
+        std::fs::read_to_string(path(name)).expect("a page of the project")
     }
 
     /// Compares the table in `docs/OPERATIONS.md` with the rows. With `INSTA_UPDATE=always` the test rewrites the table.
@@ -378,16 +385,16 @@ mod tests {
             for target in panel["targets"].as_array().expect("targets") {
                 let text = |key: &str| target[key].as_str().expect("text");
                 let (query, legend) = (text("expr"), text("legendFormat"));
-                let of: Vec<Metric> = rows::all()
+                let metrics: Vec<Metric> = rows::all()
                     .filter(|metric| query.contains(metric.name))
                     .collect();
-                assert!(!of.is_empty(), "{query}");
-                shown.extend(of.iter().map(|metric| metric.name));
+                assert!(!metrics.is_empty(), "{query}");
+                shown.extend(metrics.iter().map(|metric| metric.name));
                 for label in [labels_of(query), labels_of(legend)].concat() {
                     let exists = ["job", "instance", "le"].contains(&&*label)
-                        || of
+                        || metrics
                             .iter()
-                            .any(|it| it.labels.split(", ").any(|of| of == label));
+                            .any(|it| it.labels.split(", ").any(|name| name == label));
                     assert!(exists, "{}: {label} in {query} {legend}", panel["title"]);
                 }
             }

@@ -204,12 +204,12 @@ fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
 /// `/readyz`: ready if all shards answer, the server is not stopping, and a node of a cluster can read the log.
 async fn answer_ready(State(state): State<AdminState>) -> (StatusCode, String) {
     if state.lifecycle.is_stopping() {
-        let why = "the server stops\n".to_string();
-        return (StatusCode::SERVICE_UNAVAILABLE, why);
+        let reason = "the server stops\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, reason);
     }
     if state.lifecycle.is_cut_off() {
-        let why = "this node cannot read the log of the cluster\n".to_string();
-        return (StatusCode::SERVICE_UNAVAILABLE, why);
+        let reason = "this node cannot read the log of the cluster\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, reason);
     }
     match state.shards.accounts().await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),

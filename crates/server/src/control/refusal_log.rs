@@ -30,16 +30,16 @@ pub async fn run(counters: Arc<Counters>, shards: Shards) {
         let now = every.tick().await;
         let read = counters.read_all();
         for line in &mut lines {
-            let all = read.iter().map(|shard| (line.of)(&shard.stats)).sum();
-            let due = line.growth.is_due(all, now);
-            let may_name = line.growth.has_grown(all) && line.names.has_room();
+            let count = read.iter().map(|shard| (line.counter)(&shard.stats)).sum();
+            let due = line.growth.is_due(count, now);
+            let may_name = line.growth.has_grown(count) && line.names.has_room();
             let names = match line.example {
                 Some(kind) if due || may_name => new_examples(&shards, kind).await,
                 _ => Vec::new(),
             };
             let example = line.names.new_names(names, due);
             if due || example.is_some() {
-                let count = line.growth.mark_logged(all, due.then_some(now));
+                let count = line.growth.mark_logged(count, due.then_some(now));
                 let example = example.map(display);
                 tracing::warn!(count, example, "{}", line.text);
             }
@@ -49,7 +49,7 @@ pub async fn run(counters: Arc<Counters>, shards: Shards) {
 
 /// A kind of line: its counter, the kind of example in the line, and the text with the remedy.
 struct RefusalLine {
-    of: fn(&Stats) -> u64,
+    counter: fn(&Stats) -> u64,
     example: Option<Notice>,
     text: String,
     growth: CounterGrowth,
@@ -59,7 +59,7 @@ struct RefusalLine {
 fn line(metric: &str, example: Option<Notice>, text: &str) -> RefusalLine {
     let counter = COUNTERS.iter().find(|counter| counter.metric == metric);
     RefusalLine {
-        of: counter.expect("a metric of that table").of,
+        counter: counter.expect("a metric of that table").of,
         example,
         text: text.into(),
         growth: CounterGrowth::default(),
@@ -142,22 +142,22 @@ struct CounterGrowth {
 
 impl CounterGrowth {
     /// Whether the count has grown since the last line, and a line is allowed now.
-    fn is_due(&self, all: u64, now: Instant) -> bool {
-        all != self.logged && self.quiet_until.is_none_or(|until| now >= until)
+    fn is_due(&self, count: u64, now: Instant) -> bool {
+        count != self.logged && self.quiet_until.is_none_or(|until| now >= until)
     }
 
     /// Whether the count has grown since the last read.
-    fn has_grown(&mut self, all: u64) -> bool {
-        std::mem::replace(&mut self.last_read, all) != all
+    fn has_grown(&mut self, count: u64) -> bool {
+        std::mem::replace(&mut self.last_read, count) != count
     }
 
     /// Records that a line is logged. Returns the growth of the count since the last line. With `quiet_from`, no line is due for
     /// [`LOG_INTERVAL`] from then on.
-    fn mark_logged(&mut self, all: u64, quiet_from: Option<Instant>) -> u64 {
+    fn mark_logged(&mut self, count: u64, quiet_from: Option<Instant>) -> u64 {
         if let Some(now) = quiet_from {
             self.quiet_until = Some(now + LOG_INTERVAL);
         }
-        all - std::mem::replace(&mut self.logged, all)
+        count - std::mem::replace(&mut self.logged, count)
     }
 }
 
@@ -206,10 +206,10 @@ mod tests {
     fn refusals_between_two_log_lines_are_logged_together() {
         let mut growth = CounterGrowth::default();
         let start = Instant::now();
-        let mut logged = |all, s| {
+        let mut logged = |count, s| {
             let now = start + Duration::from_secs(s);
-            let due = growth.is_due(all, now);
-            due.then(|| growth.mark_logged(all, Some(now)))
+            let due = growth.is_due(count, now);
+            due.then(|| growth.mark_logged(count, Some(now)))
         };
         assert_eq!(logged(0, 0), None);
         assert_eq!(logged(2, 1), Some(2));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_other_names_are_logged_at_once_and_a_name_again_when_its_line_is_due() {
+    fn few_new_names_are_logged_at_once_and_a_known_name_later() {
         let mut names = LoggedNames::default();
         let mut new_names = |found: &[&str], due| {
             let found = found.iter().map(ToString::to_string).collect();

@@ -78,7 +78,7 @@ impl Refusal {
     }
 
     /// The reason for the client, with the remedy.
-    fn why(self) -> &'static str {
+    fn reason(self) -> &'static str {
         match self {
             Refusal::Host => {
                 "the Host is not the admin port's; ask it by its address or as localhost, or name the host in admin.hosts"
@@ -123,8 +123,8 @@ impl RequestGuard {
 
     fn log_refusal(&self, refusal: Refusal) {
         if let Some(refused) = self.refused[refusal as usize].add() {
-            let why = refusal.why();
-            tracing::warn!(refused, "the admin port refused a request: {why}");
+            let reason = refusal.reason();
+            tracing::warn!(refused, "the admin port refused a request: {reason}");
         }
     }
 
@@ -254,7 +254,7 @@ async fn forward_or_refuse(guard: &RequestGuard, request: Request, next: Next) -
         }
         Some(refusal) => {
             guard.log_refusal(refusal);
-            let body = axum::Json(serde_json::json!({ "error": refusal.why() }));
+            let body = axum::Json(serde_json::json!({ "error": refusal.reason() }));
             let mut response = (refusal.status(), body).into_response();
             let challenge = match refusal {
                 Refusal::NoToken => Some("Bearer"),

@@ -53,8 +53,8 @@ pub fn spawn(counters: Arc<Counters>, lifecycle: Lifecycle) -> watch::Receiver<L
 }
 
 /// The sum of a counter over all shards.
-pub fn sum(shards: &[ShardCounters], of: impl Fn(&ShardCounters) -> u64) -> u64 {
-    shards.iter().map(of).sum()
+pub fn sum(shards: &[ShardCounters], counter: impl Fn(&ShardCounters) -> u64) -> u64 {
+    shards.iter().map(counter).sum()
 }
 
 /// The latency histograms of all shards, added up.

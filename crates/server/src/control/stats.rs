@@ -197,35 +197,35 @@ pub struct ShardStats {
 
 /// The memory that the tables of all shards occupy, and the freed memory of messages that is kept for new ones.
 pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
-    let of = |name, what, bytes: fn(&ShardCounters) -> usize| Table {
+    let table = |name, what, bytes: fn(&ShardCounters) -> usize| Table {
         name,
         what,
         bytes: sum(shards, |shard| bytes(shard) as u64),
     };
-    let part = |part: MemoryPart| Table {
+    let table_of_part = |part: MemoryPart| Table {
         name: part.name(),
         what: purpose(part),
         bytes: sum(shards, |shard| shard.accounts.parts[part as usize] as u64),
     };
     let mut tables = vec![
-        of("connections", "connections", |s| s.tables.connections),
-        of("mqtt", "MQTT connections", |s| s.tables.mqtt),
-        of("sides", "details of some connections", |s| s.tables.sides),
-        of("carrier_topics", "subscribed topics", |s| {
+        table("connections", "connections", |s| s.tables.connections),
+        table("mqtt", "MQTT connections", |s| s.tables.mqtt),
+        table("sides", "details of some connections", |s| s.tables.sides),
+        table("carrier_topics", "subscribed topics", |s| {
             s.tables.carrier_topics
         }),
-        of("home_topics", "topics", |s| s.tables.home_topics),
-        of("names", "names of topics", |s| s.accounts.name_bytes),
-        of("sessions", "MQTT sessions", |s| s.tables.sessions),
-        of("log", "room for kept messages", |s| s.tables.log),
-        of("tls_keys", "keys of TLS connections", |s| {
+        table("home_topics", "topics", |s| s.tables.home_topics),
+        table("names", "names of topics", |s| s.accounts.name_bytes),
+        table("sessions", "MQTT sessions", |s| s.tables.sessions),
+        table("log", "room for kept messages", |s| s.tables.log),
+        table("tls_keys", "keys of TLS connections", |s| {
             s.tls_usage.key_bytes
         }),
-        of("tls_descriptors", "TLS connections", |s| {
+        table("tls_descriptors", "TLS connections", |s| {
             s.tls_usage.descriptor_bytes
         }),
     ];
-    tables.extend(MemoryPart::ALL.map(part));
+    tables.extend(MemoryPart::ALL.map(table_of_part));
     tables.push(Table {
         name: "freed_pieces",
         what: "freed room that waits for new messages",
@@ -261,14 +261,16 @@ fn refusals(
     now: &[ShardCounters],
     rate: impl Fn(&dyn Fn(&ShardCounters) -> u64) -> f64,
 ) -> Vec<Refused> {
-    let refused = |reason, of: &dyn Fn(&ShardCounters) -> u64| Refused {
+    let refused = |reason, counter: &dyn Fn(&ShardCounters) -> u64| Refused {
         reason,
-        total: sum(now, of),
-        per_s: rate(of),
+        total: sum(now, counter),
+        per_s: rate(counter),
     };
     let counted = COUNTERS.iter().filter(|it| !it.refusal.is_empty());
     let counted = counted.map(|it| refused(it.refusal, &|s| (it.of)(&s.stats)));
-    let others = REFUSALS.iter().map(|(reason, of)| refused(reason, of));
+    let others = REFUSALS
+        .iter()
+        .map(|(reason, counter)| refused(reason, counter));
     others.chain(counted).collect()
 }
 
@@ -281,11 +283,11 @@ impl Stats {
             .taken_at
             .duration_since(samples.previous.taken_at)
             .as_secs_f64();
-        let rate = |of: &dyn Fn(&ShardCounters) -> u64| {
-            let more = sum(now, of).saturating_sub(sum(before, of));
-            per_s(more, passed)
+        let rate = |counter: &dyn Fn(&ShardCounters) -> u64| {
+            let growth = sum(now, counter).saturating_sub(sum(before, counter));
+            per_s(growth, passed)
         };
-        let total = |of: fn(&ShardCounters) -> u64| sum(now, of);
+        let total = |counter: fn(&ShardCounters) -> u64| sum(now, counter);
         let connections = total(|s| u64::from(s.accounts.connections));
         let pairs = before.iter().zip(now).enumerate();
         Stats {
@@ -350,10 +352,10 @@ impl Stats {
 
 impl ByTransport {
     fn of(shards: &[ShardCounters]) -> ByTransport {
-        let of = |s: &ShardCounters, transport: Transport| {
+        let connections = |s: &ShardCounters, transport: Transport| {
             u64::from(s.accounts.transports[transport as usize])
         };
-        let by = |transport: Transport| sum(shards, |s| of(s, transport));
+        let by = |transport: Transport| sum(shards, |s| connections(s, transport));
         ByTransport {
             http: by(Transport::Http),
             longpoll: by(Transport::LongPoll),
@@ -383,16 +385,20 @@ impl Percentiles {
 
 impl ShardStats {
     fn of(id: ShardId, before: &ShardCounters, now: &ShardCounters, passed: f64) -> ShardStats {
-        let more = |of: fn(&ShardCounters) -> u64| of(now).saturating_sub(of(before));
-        let (turns, busy_ns) = (more(|s| s.loop_stats.turns), more(|s| s.loop_stats.busy_ns));
+        let growth =
+            |counter: fn(&ShardCounters) -> u64| counter(now).saturating_sub(counter(before));
+        let (turns, busy_ns) = (
+            growth(|s| s.loop_stats.turns),
+            growth(|s| s.loop_stats.busy_ns),
+        );
         let turn_us_mean = round(busy_ns as f64 / 1e3 / turns.max(1) as f64);
         // `longest_ns` covers the last seconds only, and the interval may have begun earlier: so the maximum could be below the mean.
         let longest_us = now.loop_stats.longest_ns.div_ceil(1_000);
         ShardStats {
             id,
             connections: u64::from(now.accounts.connections),
-            in_per_s: per_s(more(|s| s.stats.published), passed),
-            out_per_s: per_s(more(|s| s.stats.delivered), passed),
+            in_per_s: per_s(growth(|s| s.stats.published), passed),
+            out_per_s: per_s(growth(|s| s.stats.delivered), passed),
             load: round(per_s(busy_ns, passed) / 1e9).min(1.0),
             turns_per_s: per_s(turns, passed),
             turn_us_mean,

@@ -92,7 +92,7 @@ impl Burst {
 #[derive(Default)]
 struct UnaccountedMemory {
     /// The minimum of the unaccounted memory since the start: the program itself.
-    least: Option<u64>,
+    minimum: Option<u64>,
     /// The minimum of the unaccounted memory since the last trim: the program, and free memory that the allocator cannot return because it
     /// lies between pieces in use.
     floor: Option<u64>,
@@ -109,12 +109,12 @@ impl UnaccountedMemory {
     /// Whether to trim. `resident` is the resident memory in bytes, of which the shards account for `held`.
     fn is_trim_due(&mut self, resident: u64, held: u64) -> bool {
         let unaccounted = resident.saturating_sub(held);
-        let least = self
-            .least
-            .map_or(unaccounted, |least| least.min(unaccounted));
-        self.least = Some(least);
+        let minimum = self
+            .minimum
+            .map_or(unaccounted, |minimum| minimum.min(unaccounted));
+        self.minimum = Some(minimum);
         let floor = match self.floor {
-            Some(_) if held < self.floor_held / 2 => least,
+            Some(_) if held < self.floor_held / 2 => minimum,
             Some(floor) if floor <= unaccounted => floor,
             _ => {
                 self.floor_held = held;
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rush_is_over_once_when_nobody_leaves_any_more() {
+    fn end_of_a_burst_is_reported_once() {
         let seconds = [(0, 0), (900, 100), (0, 1000), (0, 1000), (0, 1000)];
         assert_eq!(looks(&seconds), [false, false, false, true, false]);
     }
 
     #[test]
-    fn the_usual_coming_and_going_is_no_rush() {
+    fn usual_changes_are_no_burst() {
         assert_eq!(looks(&[(0, ENDED_MIN - 1), (0, ENDED_MIN - 1)]), [false; 2]);
         let steady: Vec<(u64, u64)> = (1..1000).map(|n| (1000, 100 * n + n % 7 * 10)).collect();
         assert_eq!(looks(&steady), [false; 999]);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_files_is_a_host_of_which_nothing_is_known() {
+    fn host_without_files_is_unknown() {
         let root = PathBuf::from("/nowhere-at-all");
         let nothing = Host {
             root: root.clone(),

@@ -175,9 +175,9 @@ fn tightest_line(findings: &Findings) -> String {
     )
 }
 
-fn plural(number: u64, what: &str) -> String {
+fn plural(number: u64, noun: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
-    format!("{} {what}{end}", format_count(number))
+    format!("{} {noun}{end}", format_count(number))
 }
 
 /// The verdict, which is the last line of the report.

@@ -91,11 +91,11 @@ impl Listener {
     fn batch(&self, partition: PartitionId, sequence: u64, unix_s: u32, bytes: &[u8]) {
         let (header, batch) = match self.read(partition, bytes) {
             Ok(read) => read,
-            Err(why) => {
+            Err(reason) => {
                 if let Some(count) = self.invalid_messages.add() {
                     tracing::error!(
                         count,
-                        "cluster: message {sequence} of partition {partition} is no batch, and void at all nodes: {why}; see who else may publish to the subjects of the log"
+                        "cluster: message {sequence} of partition {partition} is no batch, and void at all nodes: {reason}; see who else may publish to the subjects of the log"
                     );
                 }
                 return;
@@ -138,7 +138,7 @@ impl Listener {
         partition: PartitionId,
         bytes: &[u8],
     ) -> Result<(Header, Option<ForeignBatch>), &'static str> {
-        let header = Header::read(bytes).map_err(|why| why.0)?;
+        let header = Header::read(bytes).map_err(|reason| reason.0)?;
         if header.partition != partition {
             return Err("it is of another partition");
         }
@@ -147,7 +147,7 @@ impl Listener {
         }
         let checked = ForeignBatch::checked(Arc::from(bytes), self.placement, &self.backlog);
         checked.map_or_else(
-            |why| Err(why.0),
+            |reason| Err(reason.0),
             |(header, batch)| Ok((header, Some(batch))),
         )
     }
@@ -175,11 +175,11 @@ impl Listener {
 
     /// Ends the process, because this node can no longer continue the positions that it gave its clients. After the next start it restores
     /// everything from checkpoints and the log.
-    fn end(&self, why: &str) -> ! {
+    fn end(&self, reason: &str) -> ! {
         // Written directly to stderr, because the process ends before the logging thread would write it.
         let _ = writeln!(
             io::stderr(),
-            "crore: the log of the cluster: {why}; the server ends, to be started again"
+            "crore: the log of the cluster: {reason}; the server ends, to be started again"
         );
         std::process::exit(1);
     }
@@ -215,7 +215,7 @@ impl crore_nats::Listener for Listener {
             }
             LogEvent::Full(is_full) => self.is_full(is_full),
             LogEvent::CaughtUp { .. } => self.caught_up(),
-            LogEvent::Ended { why } => self.end(&why),
+            LogEvent::Ended { why: reason } => self.end(&reason),
         }
     }
 

@@ -75,13 +75,14 @@ impl Endpoint {
         let server = server.map_err(|fault| (url_key, format!("{fault}; {remedy}")))?;
         let server = match (server.is_https(), ca) {
             (true, ca) => {
-                let trust = Trust::new(ca, ca_key).map_err(|what| (ca_key, what))?;
+                let trust = Trust::new(ca, ca_key).map_err(|message| (ca_key, message))?;
                 server.with_trust(trust)
             }
             (false, None) => server,
             (false, Some(_)) => {
-                let what = format!("is for servers with TLS, and {server} is none; write https://");
-                return Err((ca_key, what));
+                let message =
+                    format!("is for servers with TLS, and {server} is none; write https://");
+                return Err((ca_key, message));
             }
         };
         Ok(Endpoint {
@@ -181,17 +182,17 @@ impl Endpoint {
     }
 
     /// Logs a failure: each reason once in [`LOG_EVERY`], and at most [`LOGGED_MAX`] reasons in that time.
-    pub fn log_failure(&self, why: &str) {
+    pub fn log_failure(&self, reason: &str) {
         let mut recent_reasons = self
             .recent_reasons
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         recent_reasons.retain(|(_, last)| last.elapsed() < LOG_EVERY);
         if recent_reasons.len() < LOGGED_MAX
-            && !recent_reasons.iter().any(|(known, _)| known == why)
+            && !recent_reasons.iter().any(|(known, _)| known == reason)
         {
-            recent_reasons.push((why.to_string(), Instant::now()));
-            tracing::warn!("{} at {}: {why}", self.name, self.server);
+            recent_reasons.push((reason.to_string(), Instant::now()));
+            tracing::warn!("{} at {}: {reason}", self.name, self.server);
         }
     }
 }

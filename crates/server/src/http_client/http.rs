@@ -76,10 +76,10 @@ pub struct Connection {
     keep_alive: bool,
 }
 
-fn protocol_error(what: &str) -> io::Error {
+fn protocol_error(message: &str) -> io::Error {
     io::Error::new(
         ErrorKind::InvalidData,
-        format!("the server's answer is not HTTP/1.1: {what}"),
+        format!("the server's answer is not HTTP/1.1: {message}"),
     )
 }
 
@@ -157,8 +157,8 @@ impl Connection {
         for (name, value) in headers {
             // A line end in a value would begin another header or request. A caller should check first, since it can say better what is wrong.
             if value.chars().any(char::is_control) {
-                let what = format!("the header {name} would hold a control character");
-                return Err(io::Error::new(ErrorKind::InvalidInput, what));
+                let message = format!("the header {name} would hold a control character");
+                return Err(io::Error::new(ErrorKind::InvalidInput, message));
             }
             request.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -191,23 +191,23 @@ impl Connection {
         if self.body == Body::Chunk(0) {
             self.next_chunk()?;
         }
-        let left = match self.body {
+        let bytes_left = match self.body {
             Body::Done => return Ok(0),
             Body::UntilClose => u64::MAX,
-            Body::Length(left) | Body::Chunk(left) => left,
+            Body::Length(bytes_left) | Body::Chunk(bytes_left) => bytes_left,
         };
-        let len = self.stream.by_ref().take(left).read(buffer)?;
-        let left = left - len as u64;
+        let len = self.stream.by_ref().take(bytes_left).read(buffer)?;
+        let bytes_left = bytes_left - len as u64;
         match &mut self.body {
             Body::UntilClose if len == 0 => self.body = Body::Done,
             Body::UntilClose | Body::Done => {}
             _ if len == 0 => return Err(ErrorKind::UnexpectedEof.into()),
-            Body::Length(_) if left == 0 => self.body = Body::Done,
-            Body::Length(rest) => *rest = left,
+            Body::Length(_) if bytes_left == 0 => self.body = Body::Done,
+            Body::Length(rest) => *rest = bytes_left,
             Body::Chunk(rest) => {
-                *rest = left;
+                *rest = bytes_left;
                 let mut limit = MAX_CHUNK_LINE_BYTES;
-                if left == 0 && !self.read_line(&mut limit)?.is_empty() {
+                if bytes_left == 0 && !self.read_line(&mut limit)?.is_empty() {
                     return Err(protocol_error("a chunk is longer than it says"));
                 }
             }
@@ -240,15 +240,15 @@ impl Connection {
     }
 
     fn next_chunk(&mut self) -> io::Result<()> {
-        let mut left = MAX_CHUNK_LINE_BYTES;
-        let line = self.read_line(&mut left)?;
+        let mut bytes_left = MAX_CHUNK_LINE_BYTES;
+        let line = self.read_line(&mut bytes_left)?;
         let digits = line.split(';').next().unwrap_or_default().trim();
         let size = u64::from_str_radix(digits, 16)
             .map_err(|_| protocol_error("a chunk without a size"))?;
         self.body = Body::Chunk(size);
         if size == 0 {
-            let mut left = MAX_HEAD_BYTES;
-            while !self.read_line(&mut left)?.is_empty() {} // trailers
+            let mut bytes_left = MAX_HEAD_BYTES;
+            while !self.read_line(&mut bytes_left)?.is_empty() {} // trailers
             self.body = Body::Done;
         }
         Ok(())
@@ -256,18 +256,18 @@ impl Connection {
 
     /// Reads heads up to the first that is final, or that switches protocols (RFC 9110 section 15.2).
     fn read_head(&mut self) -> io::Result<Head> {
-        let mut left = MAX_HEAD_BYTES;
+        let mut bytes_left = MAX_HEAD_BYTES;
         loop {
-            let head = self.read_one_head(&mut left)?;
+            let head = self.read_one_head(&mut bytes_left)?;
             if !(100..200).contains(&head.status) || head.status == 101 {
                 return Ok(head);
             }
         }
     }
 
-    /// Reads a head of at most `left` bytes, and subtracts its bytes from `left`.
-    fn read_one_head(&mut self, left: &mut u64) -> io::Result<Head> {
-        let first = self.read_line(left)?;
+    /// Reads a head of at most `bytes_left` bytes, and subtracts its bytes from `bytes_left`.
+    fn read_one_head(&mut self, bytes_left: &mut u64) -> io::Result<Head> {
+        let first = self.read_line(bytes_left)?;
         let (version, rest) = first
             .split_once(' ')
             .ok_or_else(|| protocol_error("no status line"))?;
@@ -278,7 +278,7 @@ impl Connection {
         }
         let mut headers: Vec<(String, String)> = Vec::new();
         loop {
-            let line = self.read_line(left)?;
+            let line = self.read_line(bytes_left)?;
             if line.is_empty() {
                 return Ok(Head {
                     status,
@@ -300,13 +300,13 @@ impl Connection {
         }
     }
 
-    /// Reads a line of at most `left` bytes, and returns it without its end. Subtracts its bytes from `left`.
-    fn read_line(&mut self, left: &mut u64) -> io::Result<String> {
+    /// Reads a line of at most `bytes_left` bytes, and returns it without its end. Subtracts its bytes from `bytes_left`.
+    fn read_line(&mut self, bytes_left: &mut u64) -> io::Result<String> {
         let mut line = Vec::new();
         let stream = self.stream.by_ref();
-        *left -= stream.take(*left).read_until(b'\n', &mut line)? as u64;
+        *bytes_left -= stream.take(*bytes_left).read_until(b'\n', &mut line)? as u64;
         if line.pop() != Some(b'\n') {
-            return Err(match line.is_empty() && *left > 0 {
+            return Err(match line.is_empty() && *bytes_left > 0 {
                 true => ErrorKind::UnexpectedEof.into(),
                 false => protocol_error("a line or a head is too long or cut off"),
             });

@@ -49,10 +49,10 @@ impl FromStr for Server {
 
     fn from_str(url: &str) -> Result<Self, String> {
         let server = Server::parse(url, |_is_https| DEFAULT_PORT)?;
-        let last = server.prefix.rsplit('/').next().unwrap_or_default();
-        match API_PATHS.contains(&last) {
+        let last_segment = server.prefix.rsplit('/').next().unwrap_or_default();
+        match API_PATHS.contains(&last_segment) {
             true => Err(format!(
-                "`{url}` is a path of the server; leave /{last} out: the command adds it"
+                "`{url}` is a path of the server; leave /{last_segment} out: the command adds it"
             )),
             false => Ok(server),
         }
@@ -187,15 +187,15 @@ impl Server {
     /// # Errors
     /// The name does not resolve, or no address accepts.
     pub fn connect(&self, timeout: Duration, deadline: Option<Instant>) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             if self.is_public_only && !is_public(address.ip()) {
-                let what = format!("{} is an address of a private network", address.ip());
-                last = io::Error::new(io::ErrorKind::PermissionDenied, what);
+                let text = format!("{} is an address of a private network", address.ip());
+                last_error = io::Error::new(io::ErrorKind::PermissionDenied, text);
                 continue;
             }
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            let timeout = left.map_or(timeout, |left| left.min(timeout));
+            let remaining = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            let timeout = remaining.map_or(timeout, |remaining| remaining.min(timeout));
             if timeout.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -204,15 +204,15 @@ impl Server {
                     stream.set_nodelay(true)?;
                     return Ok(stream);
                 }
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        match last.kind() {
+        match last_error.kind() {
             io::ErrorKind::ConnectionRefused => Err(io::Error::new(
-                last.kind(),
+                last_error.kind(),
                 "nothing listens there; start a server (crore serve), or name another address",
             )),
-            _ => Err(last),
+            _ => Err(last_error),
         }
     }
 
@@ -277,7 +277,7 @@ impl Server {
 /// The text with `…` in place of the user and the password of a URL. Text without a scheme counts as a URL only if its user has a password.
 pub fn without_credentials(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
-        Some(at) => text.split_at(at + "://".len()),
+        Some(start) => text.split_at(start + "://".len()),
         None => ("", text),
     };
     match rest.rsplit_once('@') {
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn urls_are_parsed() {
         for (url, authority, prefix) in [
             ("http://127.0.0.1:8800", "127.0.0.1:8800", ""),
             ("http://localhost", "localhost:8800", ""),

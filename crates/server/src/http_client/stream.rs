@@ -40,13 +40,13 @@ impl Socket {
         let Some(deadline) = self.deadline else {
             return Ok(());
         };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let time_left = deadline.saturating_duration_since(Instant::now());
+        if time_left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         let [read, write] = self
             .timeouts
-            .map(|timeout| timeout.map_or(left, |timeout| timeout.min(left)));
+            .map(|timeout| timeout.map_or(time_left, |timeout| timeout.min(time_left)));
         self.tcp.set_read_timeout(Some(read))?;
         self.tcp.set_write_timeout(Some(write))
     }
@@ -201,7 +201,7 @@ impl Write for Stream {
 
 /// Adds to the error that the peer may not speak TLS: this is the usual reason of a timeout or a close within the handshake.
 fn explain_handshake(host: &str, error: io::Error) -> io::Error {
-    let what = match error.kind() {
+    let message = match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer to the handshake in time",
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             "it closes the connection within the handshake"
@@ -209,5 +209,8 @@ fn explain_handshake(host: &str, error: io::Error) -> io::Error {
         _ => return error,
     };
     let remedy = "see that it speaks TLS on this port, or write http://";
-    io::Error::new(error.kind(), format!("TLS with {host}: {what}; {remedy}"))
+    io::Error::new(
+        error.kind(),
+        format!("TLS with {host}: {message}; {remedy}"),
+    )
 }

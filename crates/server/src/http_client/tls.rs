@@ -52,15 +52,15 @@ impl Trust {
     /// There are no roots. The error names the remedy.
     pub fn new(roots: Option<&Path>, key: &'static str) -> Result<Trust, String> {
         let roots = match roots {
-            Some(file) => roots_of_file(file).map_err(|what| {
+            Some(file) => roots_of_file(file).map_err(|problem| {
                 format!(
-                    "{}: {what}; name a PEM file with the roots to trust",
+                    "{}: {problem}; name a PEM file with the roots to trust",
                     file.display()
                 )
             })?,
-            None => roots_of_host().map_err(|what| {
+            None => roots_of_host().map_err(|problem| {
                 format!(
-                    "{what}; install the package ca-certificates, or name a file of roots with {key}"
+                    "{problem}; install the package ca-certificates, or name a file of roots with {key}"
                 )
             })?,
         };
@@ -85,20 +85,20 @@ impl Trust {
     pub fn with_certificate(mut self, files: &ClientCertificate<'_>) -> Result<Trust, String> {
         let certificate = files.certificate.display();
         let chain = read(files.certificate).and_then(|file| pem::certificates(&file));
-        let chain = chain.map_err(|what| {
-            format!("{certificate}: {what}; name a PEM file with the certificate to show with {CERT_FLAG}")
+        let chain = chain.map_err(|problem| {
+            format!("{certificate}: {problem}; name a PEM file with the certificate to show with {CERT_FLAG}")
         })?;
         let key = read(files.key).and_then(|file| pem::private_key(&file));
-        let key = key.map_err(|what| {
+        let key = key.map_err(|problem| {
             format!(
-                "{}: {what}; name a PEM file with its key, without a passphrase, with {CERT_KEY_FLAG}",
+                "{}: {problem}; name a PEM file with its key, without a passphrase, with {CERT_KEY_FLAG}",
                 files.key.display()
             )
         })?;
         let provider = aws_lc_rs::default_provider();
         let certified = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
-            let what = message(&error);
-            format!("{certificate}: {what}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
+            let problem = message(&error);
+            format!("{certificate}: {problem}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
         })?;
         let config = Arc::make_mut(&mut self.config);
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
@@ -112,10 +112,10 @@ impl Trust {
     /// No certificate can have the name `host`.
     pub fn begin(&self, host: &str) -> io::Result<ClientConnection> {
         let name = ServerName::try_from(host.to_string()).map_err(|_| {
-            let what = format!(
+            let problem = format!(
                 "`{host}` is no name that a certificate could have; write a DNS name or an address"
             );
-            io::Error::new(io::ErrorKind::InvalidInput, what)
+            io::Error::new(io::ErrorKind::InvalidInput, problem)
         })?;
         ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)
     }
@@ -125,8 +125,8 @@ impl Trust {
         let inner = error.get_ref();
         match inner.and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(tls) => {
-                let what = format!("TLS with {host}: {}", self.reason(tls));
-                io::Error::new(error.kind(), what)
+                let problem = format!("TLS with {host}: {}", self.reason(tls));
+                io::Error::new(error.kind(), problem)
             }
             // The peer ended the connection without close_notify, so the answer may be truncated.
             None if error.kind() == io::ErrorKind::UnexpectedEof => error.kind().into(),
@@ -144,12 +144,12 @@ impl Trust {
             Error::AlertReceived(
                 AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
             ) if !self.has_certificate => {
-                let what = "the server ends the handshake; if it asks clients for certificates (tls.client_ca)";
+                let problem = "the server ends the handshake; if it asks clients for certificates (tls.client_ca)";
                 match self.key == CA_FLAG {
                     true => {
-                        format!("{what}, name one to show with {CERT_FLAG} and {CERT_KEY_FLAG}")
+                        format!("{problem}, name one to show with {CERT_FLAG} and {CERT_KEY_FLAG}")
                     }
-                    false => format!("{what}, this one has none to show"),
+                    false => format!("{problem}, this one has none to show"),
                 }
             }
             Error::AlertReceived(
@@ -176,20 +176,20 @@ impl Trust {
     }
 
     fn certificate_reason(&self, error: &CertificateError) -> String {
-        let what = message(&error.clone().into());
+        let problem = message(&error.clone().into());
         match error {
             // `BadSignature` means that a trusted root has the issuer's name, but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                format!("{what}; name the file with its root by {}", self.key)
+                format!("{problem}; name the file with its root by {}", self.key)
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("{what}; use one of the names in its certificate")
+                format!("{problem}; use one of the names in its certificate")
             }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. } => {
-                format!("{what}; renew it, or compare the clocks")
+                format!("{problem}; renew it, or compare the clocks")
             }
             // An error of `rustls`'s verifier, which can be recognised only by its text.
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
@@ -197,7 +197,7 @@ impl Trust {
                  CA:FALSE (docs/TLS.md has the command)"
                     .to_string()
             }
-            _ => format!("{what}; the server needs another one"),
+            _ => format!("{problem}; the server needs another one"),
         }
     }
 }
@@ -222,10 +222,10 @@ fn roots_of_host() -> Result<RootCertStore, String> {
     // A root that does not parse is skipped.
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        let why = found.errors.first().map(|error| format!(" ({error})"));
+        let first_error = found.errors.first().map(|error| format!(" ({error})"));
         return Err(format!(
             "this host has no root certificates{}",
-            why.unwrap_or_default()
+            first_error.unwrap_or_default()
         ));
     }
     Ok(roots)

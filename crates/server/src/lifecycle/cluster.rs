@@ -78,11 +78,11 @@ pub fn join(
         let identity = connected.read_or_create_identity(new, FORMATS.len() as u32)?;
         let streams = connected.open_streams(identity)?;
         let store = connected.open_store(&streams, identity)?;
-        let Some(why) = why_gone_back(&store)? else {
+        let Some(reason) = why_gone_back(&store)? else {
             break (identity, streams, store);
         };
         tracing::error!(
-            "cluster: the log has gone back: {why}; a new epoch begins, and clients are told a gap"
+            "cluster: the log has gone back: {reason}; a new epoch begins, and clients are told a gap"
         );
         connected.renew_epoch(identity.epoch)?;
     };
@@ -306,23 +306,24 @@ fn restore_home(
             };
             match node::read(store, checkpoint, &mut restored, bytes) {
                 Ok(()) => used.push(checkpoint.clone()),
-                Err(Unusable::Damaged(why)) => {
-                    tracing::error!("cluster: {why}: the previous checkpoint is used");
+                Err(Unusable::Damaged(reason)) => {
+                    tracing::error!("cluster: {reason}: the previous checkpoint is used");
                     damaged.insert((partition, checkpoint.sequence));
                     of_partition.remove(0);
                     continue 'restart;
                 }
-                Err(why) if tries < READ_ATTEMPTS_MAX => {
+                Err(reason) if tries < READ_ATTEMPTS_MAX => {
                     tries += 1;
-                    tracing::warn!("cluster: {why}; trying again");
+                    tracing::warn!("cluster: {reason}; trying again");
                     thread::sleep(READ_RETRY_DELAY);
                     continue 'restart;
                 }
-                Err(why) => bail!("cluster: {why}"),
+                Err(reason) => bail!("cluster: {reason}"),
             }
         }
         let restored = restored.finish();
-        let restored = restored.map_err(|why| anyhow::anyhow!("cluster: a checkpoint: {why}"))?;
+        let restored =
+            restored.map_err(|reason| anyhow::anyhow!("cluster: a checkpoint: {reason}"))?;
         let mut shard = Shard::new(home, world.clone(), now);
         shard.adopt(restored);
         return Ok((shard, used));
@@ -372,7 +373,7 @@ fn replay_home(
         let moment = Now { unix_s, ..now };
         let folded = shard.apply_logged_batch(&committed.header, batch.bytes(), moment);
         folded
-            .map_err(|why| anyhow::anyhow!("{why}"))
+            .map_err(|reason| anyhow::anyhow!("{reason}"))
             .with_context(|| format!("a batch of partition {partition} cannot be read"))?;
     }
     Ok(shard)
@@ -397,9 +398,9 @@ fn progress(status: &Status) -> String {
         status.partitions.iter().map(of).sum()
     };
     let (read, last) = (sum(|it| it.read), sum(|it| it.last));
-    let why = match status.is_fresh {
+    let reason = match status.is_fresh {
         true => "",
         false => "; NATS does not answer for all partitions",
     };
-    format!("reading the log of the cluster: {read} of {last} batches{why}")
+    format!("reading the log of the cluster: {read} of {last} batches{reason}")
 }

@@ -171,8 +171,8 @@ impl Lifecycle {
         let lifecycle = self.clone();
         tokio::spawn(async move {
             loop {
-                if let Err(why) = lifecycle.apply_revocations().await {
-                    tracing::error!("revocations of the cluster are not applied yet: {why:?}");
+                if let Err(reason) = lifecycle.apply_revocations().await {
+                    tracing::error!("revocations of the cluster are not applied yet: {reason:?}");
                 }
                 table.wait_for_change().await;
                 tokio::time::sleep(COALESCE_DELAY).await;

@@ -82,8 +82,8 @@ pub async fn save_state(
         true => LOSS_WITH_LOG,
         false => LOSS_WITHOUT_LOG,
     };
-    stored.map_err(|why| {
-        tracing::error!("state.directory: the stop could not save the state: {why}; {lost}");
+    stored.map_err(|reason| {
+        tracing::error!("state.directory: the stop could not save the state: {reason}; {lost}");
         anyhow::anyhow!("the stop could not save the state: {lost}")
     })
 }

@@ -95,7 +95,7 @@ impl Admin {
         let read = std::fs::read_to_string(file);
         let read = read.map_err(|error| format!("{}: {error}", file.display()))?;
         let key = read.trim_end_matches(['\r', '\n']);
-        check_secret(key).map_err(|what| format!("{}: the key {what}", file.display()))?;
+        check_secret(key).map_err(|message| format!("{}: the key {message}", file.display()))?;
         match key {
             "" => Err(format!("{} is empty", file.display())),
             key => Ok(Some(key.to_string())),
@@ -105,28 +105,28 @@ impl Admin {
     /// Checks the values, and the address against those of the data ports.
     pub fn check(&self, problems: &mut Problems, data: &[SocketAddr]) {
         let bytes = self.token.len();
-        if let Err(what) = check_secret(&self.token) {
-            problems.fail("admin.token", what);
+        if let Err(message) = check_secret(&self.token) {
+            problems.fail("admin.token", message);
         }
-        if let Err(what) = check_secret(&self.api_key.0) {
-            problems.fail("admin.api_key", what);
+        if let Err(message) = check_secret(&self.api_key.0) {
+            problems.fail("admin.api_key", message);
         }
-        if let Err(what) = self.key() {
-            problems.fail("admin.api_key_file", what);
+        if let Err(message) = self.key() {
+            problems.fail("admin.api_key_file", message);
         }
         problems.check_hosts("admin.hosts", &self.hosts);
         let Some(listen) = self.listen else {
             return;
         };
         if !listen.ip().to_canonical().is_loopback() && bytes == 0 {
-            let what = format!(
+            let message = format!(
                 "{listen} is not a loopback address, and everyone who reaches it may do everything; set admin.token, or listen on 127.0.0.1"
             );
-            problems.fail("admin.listen", what);
+            problems.fail("admin.listen", message);
         }
         if listen.port() != 0 && data.contains(&listen) {
-            let what = format!("{listen} is also in listen; write another port");
-            problems.fail("admin.listen", what);
+            let message = format!("{listen} is also in listen; write another port");
+            problems.fail("admin.listen", message);
         }
     }
 }

@@ -89,13 +89,14 @@ pub fn check(backends: &[Backend], problems: &mut Problems) {
     for (index, backend) in backends.iter().enumerate() {
         let key = format!("backend[{}].events", index + 1);
         if backend.events.is_empty() {
-            let what = "is empty; write the calls that it answers, such as [\"rpc\"]";
-            problems.fail(&key, what);
+            let message = "is empty; write the calls that it answers, such as [\"rpc\"]";
+            problems.fail(&key, message);
         }
         for event in &backend.events {
             if taken.contains(event) {
-                let what = "has a kind of call that another backend answers; write each kind once";
-                problems.fail(&key, what);
+                let message =
+                    "has a kind of call that another backend answers; write each kind once";
+                problems.fail(&key, message);
             }
             taken.push(*event);
         }

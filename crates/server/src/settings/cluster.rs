@@ -154,18 +154,18 @@ impl Cluster {
     pub fn check(&self, problems: &mut Problems) {
         for (index, url) in self.urls.iter().enumerate() {
             if url.contains('@') {
-                let what = "has a user in it, which others would see; write cluster.user and cluster.password";
-                problems.fail(format!("cluster.urls[{}]", index + 1), what);
+                let message = "has a user in it, which others would see; write cluster.user and cluster.password";
+                problems.fail(format!("cluster.urls[{}]", index + 1), message);
                 continue;
             }
             let host = ["nats://", "tls://"]
                 .iter()
                 .find_map(|scheme| url.strip_prefix(scheme));
             if host.is_none_or(str::is_empty) {
-                let what = format!(
+                let message = format!(
                     "`{url}` is not the URL of a NATS server; write one such as \"nats://10.0.0.1:4222\", or \"tls://...\""
                 );
-                problems.fail(format!("cluster.urls[{}]", index + 1), what);
+                problems.fail(format!("cluster.urls[{}]", index + 1), message);
             }
         }
         let is_plain = |letter: char| {
@@ -175,21 +175,21 @@ impl Cluster {
             || self.name.len() > MAX_NAME_BYTES
             || !self.name.chars().all(is_plain)
         {
-            let what = format!(
+            let message = format!(
                 "`{}` is not a name; write 1 to {MAX_NAME_BYTES} lower-case letters, digits, `-` and `_`",
                 self.name
             );
-            problems.fail("cluster.name", what);
+            problems.fail("cluster.name", message);
         }
         for (index, url) in self.monitoring.iter().enumerate() {
             if url.contains('@') {
-                let what = "has a user in it, which others would see; leave it out";
-                problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
+                let message = "has a user in it, which others would see; leave it out";
+                problems.fail(format!("cluster.monitoring[{}]", index + 1), message);
             } else if !url.starts_with("http://") {
-                let what = format!(
+                let message = format!(
                     "`{url}` is not a monitoring URL; write one such as \"http://10.0.0.1:8222\""
                 );
-                problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
+                problems.fail(format!("cluster.monitoring[{}]", index + 1), message);
             }
         }
         self.check_credentials(problems);

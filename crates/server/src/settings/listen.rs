@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_lacks_a_part_is_told_what_to_write() {
+    fn incomplete_address_gets_a_hint() {
         for (text, words) in [
             (
                 ":8800",

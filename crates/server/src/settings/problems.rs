@@ -65,10 +65,10 @@ impl Problems {
         for (index, host) in hosts.iter().enumerate() {
             let is_text = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
             if !is_text || host.contains('/') {
-                let what = format!(
+                let message = format!(
                     "{host:?} is not a host; write it as browsers do, such as \"push.example.com\" or \"10.0.0.1:8801\""
                 );
-                self.fail(format!("{path}[{}]", index + 1), what);
+                self.fail(format!("{path}[{}]", index + 1), message);
             }
         }
     }

@@ -34,8 +34,8 @@ pub struct PusherApp {
 /// Checks the values. The files are checked when they are read.
 pub fn check(apps: &[PusherApp], problems: &mut Problems) {
     if apps.len() > APPS_MAX {
-        let what = format!("{} apps; write at most {APPS_MAX}", apps.len());
-        problems.fail("pusher_app", what);
+        let message = format!("{} apps; write at most {APPS_MAX}", apps.len());
+        problems.fail("pusher_app", message);
     }
     for (index, app) in apps.iter().enumerate() {
         let earlier = &apps[..index];
@@ -44,7 +44,7 @@ pub fn check(apps: &[PusherApp], problems: &mut Problems) {
             ("key", &app.key, earlier.iter().any(|it| it.key == app.key)),
         ] {
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            let what = if name.is_empty() {
+            let message = if name.is_empty() {
                 "is missing; write a name, such as \"chat\"".to_string()
             } else if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
                 format!(
@@ -55,7 +55,7 @@ pub fn check(apps: &[PusherApp], problems: &mut Problems) {
             } else {
                 continue;
             };
-            problems.fail(format!("pusher_app[{}].{key}", index + 1), what);
+            problems.fail(format!("pusher_app[{}].{key}", index + 1), message);
         }
     }
 }

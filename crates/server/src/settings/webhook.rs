@@ -101,18 +101,18 @@ pub struct Webhook {
 /// Checks the values. The files are checked when they are read.
 pub fn check(webhooks: &[Webhook], problems: &mut Problems) {
     if webhooks.len() > MAX_WEBHOOKS {
-        let what = format!("{} webhooks; write at most {MAX_WEBHOOKS}", webhooks.len());
-        problems.fail("webhook", what);
+        let message = format!("{} webhooks; write at most {MAX_WEBHOOKS}", webhooks.len());
+        problems.fail("webhook", message);
     }
     for (index, webhook) in webhooks.iter().enumerate() {
         let key = |name: &str| format!("webhook[{}].{name}", index + 1);
         if webhook.events.is_empty() {
-            let what = "is empty; write the events to send, such as [\"channel_occupied\"]";
-            problems.fail(key("events"), what);
+            let message = "is empty; write the events to send, such as [\"channel_occupied\"]";
+            problems.fail(key("events"), message);
         }
         if webhook.filters.is_empty() {
-            let what = "is empty; write a filter, such as \"#\" for all topics";
-            problems.fail(key("match"), what);
+            let message = "is empty; write a filter, such as \"#\" for all topics";
+            problems.fail(key("match"), message);
         }
         for filter in &webhook.filters {
             if let Err(error) = check_filter(filter.as_bytes(), MAX_TOPIC_BYTES) {
@@ -132,8 +132,8 @@ pub fn check(webhooks: &[Webhook], problems: &mut Problems) {
             }
             _ => None,
         };
-        if let Some(what) = fault {
-            problems.fail(key("key"), what);
+        if let Some(message) = fault {
+            problems.fail(key("key"), message);
         }
     }
 }

@@ -51,22 +51,22 @@ impl Xdp {
     pub fn check(&self, problems: &mut Problems, anywhere: bool) {
         if !self.frames.is_power_of_two() {
             let near = self.frames.next_power_of_two().min(MAX_FRAMES);
-            let what = format!("{} is not a power of two; write {near}", self.frames);
-            problems.fail("xdp.frames", what);
+            let message = format!("{} is not a power of two; write {near}", self.frames);
+            problems.fail("xdp.frames", message);
         }
         if self.listen.is_empty() {
             return;
         }
         if self.place().is_none() {
-            let what = format!(
+            let message = format!(
                 "`{}` is not an interface and a port, such as \"eth0:8800\"",
                 self.listen
             );
-            problems.fail("xdp.listen", what);
+            problems.fail("xdp.listen", message);
         } else if !anywhere {
-            let what = "other machines reach the interface, and everyone who does may publish and subscribe; \
+            let message = "other machines reach the interface, and everyone who does may publish and subscribe; \
                         say who may in a table [access] (docs/ACCESS.md), or add the flag --insecure to accept that";
-            problems.fail("xdp.listen", what);
+            problems.fail("xdp.listen", message);
         }
     }
 }

@@ -86,7 +86,7 @@ fn from_profile<T>(
         return Ok(None);
     };
     let parsed = parse(&text).map(Some);
-    parsed.map_err(|what| Usage::new(format!("{place}: {what}")))
+    parsed.map_err(|message| Usage::new(format!("{place}: {message}")))
 }
 
 /// Flags for servers with TLS.
@@ -154,6 +154,6 @@ impl TlsFlags {
     }
 }
 
-fn incomplete(given: &str, other: &str, what: &str) -> String {
-    format!("{given} is of no use alone; name {what} with {other}")
+fn incomplete(given: &str, other: &str, message: &str) -> String {
+    format!("{given} is of no use alone; name {message} with {other}")
 }

@@ -145,9 +145,9 @@ impl Profile {
         server_variable: &'static str,
         is_server_given: bool,
     ) -> Result<Option<String>, Usage> {
-        let wrong = |source: &str, what: &str| {
+        let wrong = |source: &str, message: &str| {
             Usage::new(format!(
-                "{source} {what}; write a token, such as `crore token mint` prints, or leave it out"
+                "{source} {message}; write a token, such as `crore token mint` prints, or leave it out"
             ))
         };
         let (source, text) = match flag {

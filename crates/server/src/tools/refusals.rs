@@ -16,10 +16,10 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
         401 => format!("; give a token with --token or in {TOKEN_VARIABLE} (crore token mint)"),
         _ => String::new(),
     };
-    let why = reason(body);
+    let text = reason(body);
     // The server's advice to send a header does not help a user of this tool.
-    let why = why.split(SEND_A_TOKEN).next().unwrap_or_default();
-    format!("{}{why}{tip}", head.status_text())
+    let text = text.split(SEND_A_TOKEN).next().unwrap_or_default();
+    format!("{}{text}{tip}", head.status_text())
 }
 
 /// The reason in the body of an error, as one line that begins with `: ` and has no control characters. Empty if the body gives no reason.

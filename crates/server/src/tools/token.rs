@@ -165,15 +165,15 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
 
 /// Reads the key that signs the token, and finds its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
-    let wrong = |what: String| anyhow!("--key {}: {what}", path.display());
-    let bytes = keys::read_file(path).map_err(|what| {
+    let wrong = |message: String| anyhow!("--key {}: {message}", path.display());
+    let bytes = keys::read_file(path).map_err(|message| {
         let remedy = match path.exists() {
             true => "",
             false => {
                 "; --key names a file: `openssl rand -hex 32 > secret.txt` makes a secret, which the server reads too (file in [[access.key]])"
             }
         };
-        wrong(format!("{what}{remedy}"))
+        wrong(format!("{message}{remedy}"))
     })?;
     let wanted = alg
         .map(|name| {
@@ -191,10 +191,10 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
         let secret = secret::parse(&bytes).map_err(wrong)?;
         return Ok((Algorithm::HS256, EncodingKey::from_secret(secret)));
     }
-    let key = pem::private_key(&bytes).map_err(|what| {
+    let key = pem::private_key(&bytes).map_err(|message| {
         let by = alg.unwrap_or("it");
         wrong(format!(
-            "{what}; {by} signs with a private key in PEM, and only HS256 with a secret"
+            "{message}; {by} signs with a private key in PEM, and only HS256 with a secret"
         ))
     })?;
     if let PrivateKeyDer::Pkcs8(pkcs8) = &key

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_hardly_meant_has_a_hint() {
+    fn suspicious_name_gets_a_hint() {
         let all = |topic| hints(topic).collect::<Vec<_>>().join("\n");
         assert_eq!(
             all("scores/*"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_told_from_other_words() {
+    fn positions_are_distinguished_from_other_words() {
         for good in [
             "oldest",
             "live",

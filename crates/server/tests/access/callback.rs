@@ -216,7 +216,7 @@ fn publish(server: &Server, authorization: &str) -> u16 {
 }
 
 #[test]
-fn only_a_clear_grant_lets_a_client_in() {
+fn client_is_accepted_only_by_a_clear_grant_of_the_callback() {
     let (_, settings) = Endpoint::start("");
     let impatient = Server::with(&settings.replace(PATIENT, "timeout_s = 1\n"));
     assert_eq!(publish(&impatient, "Bearer silence"), 503);
@@ -341,7 +341,7 @@ fn a_malformed_answer_is_503_and_the_log_names_its_member() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_is_503_and_the_log_says_where_or_why() {
+fn unreadable_answer_is_503_and_the_log_says_why() {
     let (_, settings) = Endpoint::start("");
     let server = Server::with(&settings);
     for (answer, named) in [
@@ -362,7 +362,7 @@ fn an_answer_that_cannot_be_read_is_503_and_the_log_says_where_or_why() {
 }
 
 #[test]
-fn nobody_is_let_in_while_the_callback_is_unreachable() {
+fn no_client_is_accepted_while_the_callback_is_unreachable() {
     // Nobody listens on port 1, since the kernel does not choose it. The kernel may give a port that was bound and dropped to the server
     // of another test.
     let server = Server::with("[access.callback]\nurl = 'http://127.0.0.1:1/auth'\n");
@@ -422,7 +422,7 @@ fn one_address_cannot_hold_all_requests_to_the_callback() {
 }
 
 #[test]
-fn request_after_a_reload_gets_no_answer_of_the_settings_before_it() {
+fn request_after_a_reload_gets_no_answer_of_the_former_settings() {
     let (former, settings) = Endpoint::start("");
     let server = Server::with_admin(&settings);
     former.hold(true);
@@ -503,7 +503,7 @@ fn callback_over_tls_is_asked_only_if_its_certificate_is_valid() {
 }
 
 #[test]
-fn a_callback_that_begins_no_handshake_is_given_up_in_time() {
+fn callback_without_a_tls_handshake_times_out() {
     // The kernel accepts connections to this port, and no program reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();

@@ -118,7 +118,7 @@ fn default_level_logs_no_single_clients() {
 }
 
 #[test]
-fn settings_choose_whose_lines_the_log_has() {
+fn settings_choose_the_clients_whose_lines_are_logged() {
     for (chosen, has, has_not) in [
         ("client=sensor-7", "topic=doors/+", "topic=doors/a"),
         ("user=ann", "topic=doors/a", " connected "),

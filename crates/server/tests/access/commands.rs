@@ -48,7 +48,7 @@ fn file(name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn a_grant_that_is_hardly_meant_has_a_hint_and_the_token_is_made_as_it_was_asked_for() {
+fn suspicious_grant_gets_a_hint_and_the_token_is_minted() {
     let secret = file("hinted", SECRET);
     let secret = secret.to_str().expect("text");
     let mint = ["token", "mint", "--key", secret];
@@ -138,7 +138,7 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
 }
 
 #[test]
-fn a_hashed_password_lets_its_user_in() {
+fn user_is_accepted_with_a_hashed_password() {
     let hash = done(crore(&["token", "hash"], "right\n"));
     let user = format!(
         "[access]\n[[access.user]]\nname = 'ann'\npassword = '{}'\npublish = ['#']\n",
@@ -156,7 +156,7 @@ fn a_hashed_password_lets_its_user_in() {
 }
 
 #[test]
-fn a_password_of_an_editor_of_windows_is_hashed_without_its_mark_or_refused_in_utf16() {
+fn password_file_with_a_byte_order_mark_is_hashed_without_it_and_utf16_is_refused() {
     let hash = done(crore(&["token", "hash"], "\u{feff}right\r\n"));
     let user = format!(
         "name = 'ann'\npassword = '{}'\npublish = ['#']\n",
@@ -219,7 +219,7 @@ fn invalid_key_filter_or_token_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
+fn impossible_access_settings_are_refused_with_their_place() {
     let garbage = file("garbage", "{\"keys\": [}");
     let empty = file("empty", "{\"keys\": []}");
     let private = rcgen::KeyPair::generate().expect("a key");

@@ -6,7 +6,7 @@ use crate::support::ws::handshake;
 use crate::tokens::{everything, key_settings, token};
 
 #[test]
-fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by_name() {
+fn cookie_is_accepted_from_own_pages_and_from_origins_allowed_by_name() {
     let cookie = format!("crore_token={}", token(everything()));
     for (origins, expected) in [
         ("", [101, 101, 403, 403, 403]),
@@ -39,7 +39,7 @@ fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by
 }
 
 #[test]
-fn no_origin_is_named_with_credentials_and_pages_of_listed_ones_show_a_token_they_hold() {
+fn answers_never_allow_credentials_to_other_origins() {
     let origin = ("Origin", "https://app.example");
     let token = token(everything());
     let (cookie, bearer) = (format!("crore_token={token}"), format!("Bearer {token}"));
@@ -82,7 +82,7 @@ fn no_origin_is_named_with_credentials_and_pages_of_listed_ones_show_a_token_the
 }
 
 #[test]
-fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
+fn token_in_the_header_precedes_query_and_query_precedes_cookie() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (right, wrong) = (token(everything()), "eyJ0.e30.x");
     let header = |token: &str| format!("Bearer {token}");
@@ -134,7 +134,7 @@ fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
 
 /// The request for a script or an image that a page of another site embeds carries the visitor's cookie and no `Origin` header.
 #[test]
-fn a_cookie_of_a_page_elsewhere_does_not_count_where_every_origin_is_let_in() {
+fn cookie_of_a_foreign_page_is_ignored_where_every_origin_is_allowed() {
     let token = token(everything());
     let cookie = format!("crore_token={token}");
     let server = Server::with(&format!(

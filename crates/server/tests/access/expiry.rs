@@ -31,7 +31,7 @@ fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
 }
 
 #[test]
-fn streams_and_polls_end_with_their_token_and_the_next_request_is_told_401() {
+fn streams_and_polls_end_with_their_token_and_the_next_request_gets_401() {
     let server = Server::with(&settings());
     let (token, (events, interest, mut two_topics, mut poll)) = opened(|token| {
         let ask = |target: &str, headers: &[(&str, &str)]| {
@@ -92,7 +92,7 @@ fn mqtt_client_is_told_that_its_token_has_expired() {
 }
 
 #[test]
-fn a_token_without_an_end_lasts() {
+fn token_without_an_expiry_stays_valid() {
     let server = Server::with(&settings());
     let mut claims = everything();
     claims.as_object_mut().expect("claims").remove("exp");

@@ -18,7 +18,7 @@ fn rsa_numbers(pair: &KeyPair) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn numbers_of_a_jwks_count_whatever_their_length_and_base64() {
+fn numbers_of_a_jwks_are_accepted_in_every_length_and_base64() {
     let zero = |bytes: &[u8]| [&[0], bytes].concat();
     let rsa = KeyPair::generate_for(&PKCS_RSA_SHA256).expect("a key");
     let (n, e) = rsa_numbers(&rsa);

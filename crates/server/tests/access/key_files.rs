@@ -97,7 +97,7 @@ fn mint(name: &str, bytes: &[u8]) -> Result<String, String> {
 }
 
 #[test]
-fn a_public_key_is_read_with_whatever_text_stands_around_it() {
+fn public_key_is_read_with_any_text_around_it() {
     let pair = KeyPair::generate().expect("a key");
     let signs = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).expect("a key");
     let token = signed(Algorithm::ES256, &signs);
@@ -369,7 +369,7 @@ fn a_public_key_is_refused_as_a_secret_in_every_form() {
 }
 
 #[test]
-fn no_key_of_another_kind_is_minted_with_as_if_it_were_a_secret() {
+fn mint_refuses_a_key_of_another_kind_as_a_secret() {
     for (kind, algorithm) in [("EC", &PKCS_ECDSA_P256_SHA256), ("Ed25519", &PKCS_ED25519)] {
         let pair = KeyPair::generate_for(algorithm).expect("a key");
         for (name, bytes) in forms(kind, &pair) {
@@ -430,7 +430,7 @@ fn a_private_key_signs_in_every_form_of_pem() {
 }
 
 #[test]
-fn an_rsa_pss_key_is_refused_by_name_since_it_signs_nothing_of_rs256() {
+fn rsa_pss_key_is_refused_for_rs256_by_name() {
     let mut command = Command::new("openssl");
     let made = command.args(["genpkey", "-algorithm", "RSA-PSS"]);
     let key = output(made.args(["-pkeyopt", "rsa_keygen_bits:2048"])).stdout;
@@ -444,7 +444,7 @@ fn an_rsa_pss_key_is_refused_by_name_since_it_signs_nothing_of_rs256() {
 }
 
 #[test]
-fn a_secret_of_an_editor_of_windows_is_the_same_to_the_server_and_to_mint() {
+fn secret_file_with_windows_line_ends_is_equal_for_server_and_mint() {
     let marked = format!("\u{feff}{SECRET}\r\n");
     let server = Server::with(&of_file("HS256", marked.as_bytes()));
     assert_eq!(publish(&server, &crate::tokens::token(everything())), 202);
@@ -465,7 +465,7 @@ fn a_secret_of_an_editor_of_windows_is_the_same_to_the_server_and_to_mint() {
 }
 
 #[test]
-fn a_secret_goes_on_being_one() {
+fn secret_files_of_earlier_versions_are_still_accepted() {
     for secret in [
         "0123456789abcdef0123456789abcdef".to_string(),
         "correct horse battery staple, and then some more".to_string(),

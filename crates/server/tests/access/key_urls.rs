@@ -96,7 +96,7 @@ fn settings(url: &str) -> String {
 }
 
 #[test]
-fn token_of_a_new_key_is_accepted_after_one_fetch_and_made_up_ids_ask_for_no_more() {
+fn new_key_is_fetched_once_and_unknown_key_ids_cause_no_further_fetch() {
     let (old, signs_old) = key("old");
     let (new, signs_new) = key("new");
     let (issuer, url) = Issuer::start(set(&[&old]));
@@ -155,7 +155,7 @@ fn keys_stay_in_use_while_the_issuer_fails_and_unknown_ones_are_503() {
 }
 
 #[test]
-fn server_starts_without_the_issuer_and_refuses_for_now() {
+fn server_starts_without_the_issuer_and_answers_503() {
     let (_, signs) = key("known");
     let (issuer, url) = Issuer::start(answer("503 Later", ""));
     let server = Server::with(&settings(&url));

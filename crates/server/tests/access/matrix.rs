@@ -174,7 +174,7 @@ fn http_operation_is_accepted_only_with_its_right() {
 }
 
 #[test]
-fn a_token_with_spaces_or_a_line_end_around_it_is_the_token_everywhere() {
+fn white_space_around_a_token_is_ignored_everywhere() {
     let broker = Broker::with(&settings());
     let Broker::Crore(server) = &broker else {
         return; // the reference has other settings

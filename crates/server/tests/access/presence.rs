@@ -271,7 +271,7 @@ fn watcher_that_comes_back_gets_only_what_it_missed_or_a_new_snapshot() {
 }
 
 #[test]
-fn page_that_is_reloaded_is_not_told_and_one_that_does_not_return_leaves_later() {
+fn reload_of_a_page_is_no_leave_and_a_closed_page_leaves_later() {
     let server = closed("[presence]\nleave_s = 3\n");
     let ann = bearer("ann", json!({"presence": ["room"]}));
     let ann = [("Authorization", &*ann)];
@@ -342,7 +342,7 @@ fn tags_tell_whether_anything_has_changed() {
 }
 
 #[test]
-fn many_members_are_read_in_pages_and_watched_whole() {
+fn many_members_are_read_in_pages_and_watched_completely() {
     const MEMBERS: usize = 1_300;
     let server = Server::with(
         "[[rule]]\nmatch = '#'\npresence = true\npresence_max = 5000\n[limits]\nconnections_max = 5000\n",

@@ -17,7 +17,7 @@ fn settings() -> String {
 }
 
 #[test]
-fn curl_gets_in_with_a_token_a_password_and_a_cookie_and_not_without() {
+fn curl_is_accepted_with_a_token_a_password_or_a_cookie() {
     let server = Server::with(&settings());
     let right = token(everything());
     let (bearer, cookie) = (
@@ -46,7 +46,7 @@ fn curl_gets_in_with_a_token_a_password_and_a_cookie_and_not_without() {
 }
 
 #[test]
-fn mosquittos_clients_get_in_with_a_password_or_a_token_and_are_told_why_not() {
+fn mosquitto_clients_are_accepted_with_a_password_or_a_token_and_learn_why_not() {
     if !has("mosquitto_pub") {
         return;
     }

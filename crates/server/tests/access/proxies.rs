@@ -55,7 +55,7 @@ fn rights_of_one_request_do_not_hold_for_the_next_on_its_connection() {
 }
 
 #[test]
-fn a_poll_that_is_answered_leaves_its_user_behind() {
+fn request_after_a_poll_has_only_the_rights_of_its_own_user() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (ann, bob) = (bearer("ann"), bearer("bob"));
     let mut conn = Conn::open(&server);
@@ -77,7 +77,7 @@ fn a_poll_that_is_answered_leaves_its_user_behind() {
 }
 
 #[test]
-fn a_body_that_comes_later_belongs_to_the_user_of_its_head() {
+fn late_body_belongs_to_the_user_of_its_head() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let ann = bearer("ann");
     for (topic, expected) in [("users/ann/1", 202), ("users/bob/1", 403)] {

@@ -155,7 +155,7 @@ fn no_client_can_write_the_name_of_another() {
 }
 
 #[test]
-fn most_properties_that_a_client_may_send_leave_room_for_its_name() {
+fn publishers_name_fits_beside_the_most_properties_of_a_message() {
     let broker = start();
     let server = broker.server();
     let mut client = open(&broker, "sensor-7", Some("ann"), "");

@@ -78,7 +78,7 @@ fn closed(mut ws: Ws) -> (u16, String) {
 }
 
 #[test]
-fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so() {
+fn streams_and_polls_without_rights_end_when_access_control_is_added() {
     let server = Server::with_admin("");
     let lost = [
         events(&server, "/sub/doors/a", &[]),
@@ -118,7 +118,7 @@ fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so(
 }
 
 #[test]
-fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
+fn mqtt_clients_without_rights_lose_subscriptions_when_access_control_is_added() {
     let broker = start("");
     for version in [Version::V311, Version::V5] {
         reload(broker.server(), "");
@@ -187,7 +187,7 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
 }
 
 #[test]
-fn when_nothing_is_open_any_more_an_mqtt_client_that_has_nothing_ends_too() {
+fn idle_mqtt_client_is_disconnected_when_nothing_is_open_any_more() {
     let broker = start(&access("subscribe = ['doors/open']"));
     let mut conn = packets::Conn::connected(&broker, Version::V5, "idle");
     assert!(conn.is_served());
@@ -227,7 +227,7 @@ fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
 }
 
 #[test]
-fn a_reload_that_takes_nothing_away_ends_nobody() {
+fn reload_that_removes_no_right_ends_no_client() {
     let opens = |topics: &str| access(&format!("subscribe = [{topics}]"));
     let broker = start(&opens("'doors/open', 'lost'"));
     let server = broker.server();

@@ -15,7 +15,7 @@ use crate::support::port::{ask, get};
 use crate::support::ws::{FIN, TEXT, Ws};
 use crate::tokens::{everything, key_settings, token};
 
-const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+const ACCEPT_EVENT_STREAM: (&str, &str) = ("Accept", "text/event-stream");
 
 /// A revocation list in a file that no other test uses, and the settings that name it.
 fn settings(list: &str) -> (PathBuf, String) {
@@ -57,7 +57,7 @@ fn connections_of_a_revoked_token_end_and_others_of_its_user_stay() {
     let other = token_with(&[("jti", json!("other"))]);
     let mut events = Conn::open(server);
     let target = |path: &str, token: &str| format!("{path}/doors/revoked?token={token}");
-    events.ask("GET", &target("/sub", &leaked), &[EVENTS], "");
+    events.ask("GET", &target("/sub", &leaked), &[ACCEPT_EVENT_STREAM], "");
     assert_eq!(events.head().status, 200);
     let mut poll = Conn::open(server);
     poll.ask("GET", &target("/sub", &leaked), &[], "");
@@ -80,7 +80,7 @@ fn connections_of_a_revoked_token_end_and_others_of_its_user_stay() {
         events.read_to_end().ends_with(b"0\r\n\r\n"),
         "the body ends in order"
     );
-    let after_revocation = Conn::open(server).get(&target("/sub", &leaked), &[EVENTS]);
+    let after_revocation = Conn::open(server).get(&target("/sub", &leaked), &[ACCEPT_EVENT_STREAM]);
     assert_eq!(
         after_revocation.text().trim(),
         "the token or the user has been revoked"
@@ -152,7 +152,7 @@ fn file_of_the_operator_counts_after_a_reload_and_a_damaged_one_changes_nothing(
 }
 
 #[test]
-fn request_without_a_list_or_of_another_form_says_what_to_write() {
+fn bad_revocation_request_gets_the_remedy() {
     let server = Server::with_admin(&format!("[access]\n{}", key_settings()));
     let post = |server: &Server, body: Value| {
         let body = body.to_string();

@@ -82,7 +82,7 @@ fn resumed_session_keeps_only_subscriptions_that_its_user_may_have() {
 }
 
 #[test]
-fn an_upgrades_token_counts_for_a_connect_that_brings_none_and_for_no_other() {
+fn token_of_an_upgrade_is_used_by_a_connect_without_credentials() {
     let broker = Broker::with(&format!("[access]\n{}", key_settings()));
     let ann = token_of("ann", &["a/#"]);
     let path = format!("/mqtt?token={ann}");

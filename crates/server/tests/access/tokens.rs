@@ -249,7 +249,7 @@ fn signed_text(header: &str, claims: &str) -> String {
 }
 
 #[test]
-fn a_token_that_is_signed_well_is_refused_for_the_fault_that_it_has() {
+fn correctly_signed_bad_token_is_refused_for_its_fault() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (head, claims) = (r#"{"alg":"HS256"}"#, everything().to_string());
     let refused = |token: &str, why: &str| {
@@ -292,7 +292,7 @@ fn a_token_that_is_signed_well_is_refused_for_the_fault_that_it_has() {
 }
 
 #[test]
-fn a_token_that_must_be_understood_and_is_not_is_refused() {
+fn token_with_an_unknown_critical_header_is_refused() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let header = json!({"alg": "HS256", "crit": ["b64"], "b64": false});

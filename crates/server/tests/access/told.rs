@@ -92,7 +92,7 @@ fn refusals_in_log(server: &Server) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted() {
+fn each_kind_of_invalid_credential_is_logged_once_with_the_remedy_and_counted() {
     let server = Server::with_admin(&settings());
     let kinds = kinds();
     let mut reasons = Vec::new();
@@ -144,7 +144,7 @@ fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted
 }
 
 #[test]
-fn over_mqtt_they_are_counted_and_logged_as_well() {
+fn invalid_credentials_over_mqtt_are_logged_once_and_counted() {
     let broker = Broker::Crore(Server::with_admin(&settings()));
     let kinds = kinds();
     for (reason, _, make_token) in &kinds {
@@ -208,7 +208,7 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
 }
 
 #[test]
-fn an_ask_without_a_grant_is_in_the_log_with_its_name() {
+fn request_without_a_grant_is_logged_with_the_missing_right() {
     let server = Server::with("[access.anonymous]\nsubscribe = ['public/#']\n");
     let by_filter = once(&server, "GET", "/sub?filter=public/%23", &[], "");
     assert_eq!(by_filter.status, 401);
@@ -261,7 +261,7 @@ fn client_without_a_token_is_told_how_to_send_one() {
 }
 
 #[test]
-fn the_challenge_tells_a_worthless_token_from_one_that_grants_too_little() {
+fn challenge_distinguishes_an_invalid_token_from_insufficient_rights() {
     let server = Server::with(&settings());
     let challenge = |token: &str| {
         let authorization = format!("Bearer {token}");
@@ -279,7 +279,7 @@ fn the_challenge_tells_a_worthless_token_from_one_that_grants_too_little() {
 }
 
 #[test]
-fn mqtt_client_without_credentials_is_told_how_to_send_a_token_and_the_log_says_it_too() {
+fn mqtt_client_without_credentials_is_told_how_to_send_a_token() {
     let broker = Broker::Crore(Server::with("[access]\n"));
     let words = |most: Option<u32>| {
         let mut properties = PropertyWriter::new();

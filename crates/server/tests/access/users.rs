@@ -54,7 +54,7 @@ fn publish(server: &Server, authorization: &str) -> u16 {
 }
 
 #[test]
-fn a_user_is_let_in_by_the_right_password_over_http_and_mqtt() {
+fn user_is_accepted_with_the_right_password_over_http_and_mqtt() {
     let broker = Broker::with(&format!("[access]\n{}", entry("ann", "right:with colon")));
     let Broker::Crore(server) = &broker else {
         return;
@@ -190,7 +190,7 @@ fn password_is_verified_once_for_all_requests_that_wait_for_it() {
 }
 
 #[test]
-fn a_client_that_leaves_before_it_is_known_leaves_nothing() {
+fn client_that_leaves_before_its_verdict_leaves_nothing_behind() {
     let server = Server::with(&format!(
         "[access]\npassword_threads = 1\n{}",
         *EXPENSIVE_ENTRY

@@ -38,7 +38,7 @@ const OF_TOPICS: &str = "private = true\nevents = ['channel_occupied', 'channel_
 const OCCUPIED: &str = "private = true\nevents = ['channel_occupied', 'channel_vacated']";
 
 #[test]
-fn webhook_tells_subscribers_and_members_in_order_and_signs_each_request() {
+fn webhook_reports_subscribers_and_members_in_order_and_signs_each_request() {
     let receiver = Receiver::start(Mode::Status(204));
     let pusher = Receiver::start(Mode::Status(200));
     let filter = format!("{OF_TOPICS}\nmatch = ['chat/#']");
@@ -111,7 +111,7 @@ fn webhook_tells_subscribers_and_members_in_order_and_signs_each_request() {
 }
 
 #[test]
-fn webhook_of_clients_tells_that_one_connects_and_disconnects() {
+fn webhook_of_clients_reports_connects_and_disconnects() {
     let receiver = Receiver::start(Mode::Status(200));
     let server = Server::with(&settings(&receiver.settings(OF_CLIENTS)));
     receiver.await_event("resync_end");
@@ -186,7 +186,7 @@ fn many_connects_cost_no_resync_of_topics() {
 }
 
 #[test]
-fn answer_counts_though_its_body_does_not_come() {
+fn answer_status_is_accepted_before_its_body() {
     let receiver = Receiver::start(Mode::WithoutItsBody);
     let webhook = receiver.settings(&format!("{OCCUPIED}\ntimeout_s = 1"));
     let server = Server::with(&settings(&webhook));
@@ -274,7 +274,7 @@ fn redirect_is_not_followed_and_a_private_address_needs_the_setting() {
 
 /// More events than a shard keeps happen while the endpoint does not answer. Then it gets the state as a whole.
 #[test]
-fn endpoint_that_was_slow_for_long_gets_a_resync_and_the_true_state() {
+fn slow_endpoint_gets_a_resync_with_the_true_state() {
     const TOPICS: usize = 350;
     let receiver = Receiver::start(Mode::Never);
     let of_one_shard = format!("{OCCUPIED}\ntimeout_s = 1");

@@ -128,7 +128,7 @@ impl Walk {
 }
 
 #[test]
-fn every_path_and_status_of_the_description_is_what_the_server_does() {
+fn server_gives_every_answer_of_the_api_description() {
     let server = Server::with_admin(
         "[limits]\ntopics_max = 4\nmessage_bytes = 1000\n[drain]\nrate_per_s = 1\ndeadline_s = 600\n",
     );
@@ -473,7 +473,7 @@ fn walk_tails(walk: &mut Walk, server: &Server) {
 }
 
 #[test]
-fn a_purge_takes_all_of_a_log_that_one_turn_does_not() {
+fn purge_removes_a_log_that_needs_several_turns() {
     let server = Server::with_admin("[[rule]]\nmatch = '#'\nlog_bytes = '1 MiB'\n");
     let lines = "{\"topic\":\"a\",\"data\":\"x\"}\n".repeat(9_000);
     let (data, admin) = (server.address(), server.admin());

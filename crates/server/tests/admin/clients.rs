@@ -52,7 +52,7 @@ fn ids(server: &Server, transport: &str) -> BTreeSet<Option<String>> {
 }
 
 #[test]
-fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
+fn absent_sessions_are_listed_by_the_tool() {
     // The clients are on two shards, so there are at least two pages.
     let broker = Broker::Crore(Server::with_admin(""));
     let mut here = Conn::open(&broker, Version::V5);
@@ -100,7 +100,7 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
 }
 
 #[test]
-fn session_that_is_away_is_told_and_ended_by_the_operator() {
+fn operator_inspects_and_ends_an_absent_session() {
     // There are two shards, and either may be the home (the keeper) of the session.
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
@@ -156,7 +156,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
 }
 
 #[test]
-fn connection_of_mqtt_is_told_with_its_state() {
+fn mqtt_connection_is_shown_with_its_state() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
     let mut properties = PropertyWriter::new();
@@ -218,7 +218,7 @@ fn only(server: &Server) -> [Value; 2] {
 }
 
 #[test]
-fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
+fn mqtt_subscriptions_are_shown_with_their_qos() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
     let rows = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
@@ -266,7 +266,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
 }
 
 #[test]
-fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
+fn time_of_connecting_is_shown_for_the_life_of_a_connection() {
     // There is one shard, so that all dates come from one clock.
     let broker = Broker::Crore(Server::with_shards(1, ""));
     let server = broker.server();
@@ -317,7 +317,7 @@ fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
 }
 
 #[test]
-fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
+fn client_id_is_shown_only_for_mqtt_connections() {
     let server = Server::with_admin("");
     // Enough clients that each shard has connections of some and is the home (the keeper) of some sessions.
     let names: Vec<String> = (0..20).map(|n| format!("phone-{n}")).collect();
@@ -342,7 +342,7 @@ fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
 }
 
 #[test]
-fn a_user_s_client_id_is_told_without_the_user() {
+fn client_id_of_a_user_is_shown_without_the_users_name() {
     // The hash is cheap to verify.
     let params = Params::new(8, 1, 1, None).expect("parameters");
     let argon2 = Argon2::new(Algorithm::Argon2id, argon2::Version::V0x13, params);
@@ -380,7 +380,7 @@ fn addresses(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
+fn address_is_taken_only_from_a_trusted_proxy() {
     let trusting = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
     let named = proxied(
         &trusting,
@@ -437,7 +437,7 @@ fn an_ipv4_address_that_is_mapped_into_ipv6_has_one_form() {
 }
 
 #[test]
-fn the_address_is_that_of_the_last_request() {
+fn shown_address_is_that_of_the_last_request() {
     let server = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
     let mut stream = connect(server.address());
     let rows = || {

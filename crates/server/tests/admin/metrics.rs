@@ -11,7 +11,7 @@ use crate::support::state::State;
 use crate::support::{Server, eventually};
 
 #[test]
-fn metrics_are_text_of_prometheus_or_openmetrics_for_those_who_ask() {
+fn metrics_are_prometheus_text_or_openmetrics_as_requested() {
     let server = Server::with_admin("");
     let admin = server.admin();
     let prometheus = "text/plain; version=0.0.4; charset=utf-8";
@@ -110,7 +110,7 @@ fn counters_follow_what_clients_do() {
 }
 
 #[test]
-fn stats_stream_once_a_second_and_say_what_goes_on() {
+fn stats_are_streamed_once_a_second_with_current_values() {
     let server = Server::with_admin("");
     let _reader = stream(server.address(), "/sub/a");
     let mut stats = stream(server.admin(), "/api/v1/stats");
@@ -156,7 +156,7 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
 }
 
 #[test]
-fn stats_have_the_disk_of_durable_messages_and_none_without() {
+fn stats_show_disk_use_only_with_durable_messages() {
     assert!(get(Server::with_admin("").admin(), "stats")["disk"].is_null());
     let state = State::new();
     let server = Server::with_admin(&state.settings());
@@ -191,7 +191,7 @@ fn stats_have_the_disk_of_durable_messages_and_none_without() {
 }
 
 #[test]
-fn refused_sites_are_counted_and_a_few_of_each_kind_are_named() {
+fn refused_origins_are_counted_and_a_few_are_named_in_the_log() {
     let server = Server::with_admin("");
     let (address, admin) = (server.address(), server.admin());
     let origin = |origin: &str| {

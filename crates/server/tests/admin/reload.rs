@@ -61,7 +61,7 @@ fn count(server: &Server, text: &str) -> usize {
 }
 
 #[test]
-fn reload_names_settings_that_changed_and_those_that_wait_for_a_restart() {
+fn reload_names_changed_settings_and_those_that_need_a_restart() {
     let server = server();
     assert_eq!(kept(&server), 3);
     let answer = reload(&server);
@@ -107,7 +107,7 @@ fn reload_names_settings_that_changed_and_those_that_wait_for_a_restart() {
 }
 
 #[test]
-fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
+fn invalid_settings_change_nothing_and_the_error_names_the_line() {
     let server = server();
     let before = config(&server);
     let table: &[(&str, &[&str])] = &[
@@ -184,7 +184,7 @@ fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_is_cut_anywhere_counts_whole_or_not_at_all() {
+fn truncated_settings_file_is_applied_completely_or_not_at_all() {
     let server = server();
     let text = keeps(9) + "\n[timeouts]\nbody_s = 30 # seconds\nhead_s = 9\n";
     let (mut good, mut bad) = (0, 0);
@@ -211,7 +211,7 @@ fn a_file_that_is_cut_anywhere_counts_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_signal_does_the_same_and_each_reading_is_logged_once() {
+fn sighup_reloads_the_settings_and_each_reload_is_logged_once() {
     let server = server();
     let before = config(&server);
     write(&server, "shards = 2\n[limits]\nnonsense = 1\n");
@@ -253,7 +253,7 @@ fn settings_of_the_admin_port_follow_a_reload() {
 }
 
 #[test]
-fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
+fn unparsable_key_file_is_refused_with_its_place() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("reload-{}.jwks", std::process::id()));
     let secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"; // 32 bytes in base64url
@@ -285,7 +285,7 @@ fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
 }
 
 #[test]
-fn a_secret_that_changed_is_named_and_not_told() {
+fn changed_secret_is_named_and_not_shown() {
     let access = |secret: &str, cache_s: u32| {
         format!(
             "shards = 2\n[access]\ncache_s = {cache_s}\n[[access.key]]\nalg = 'HS256'\nsecret = '{secret}'\n"
@@ -305,7 +305,7 @@ fn a_secret_that_changed_is_named_and_not_told() {
 }
 
 #[test]
-fn secrets_of_a_cluster_that_changed_are_named_and_wait_for_a_restart() {
+fn changed_cluster_secrets_are_named_and_need_a_restart() {
     let cluster =
         |password: &str| format!("shards = 2\n[cluster]\nuser = 'ann'\npassword = '{password}'\n");
     let server = Server::with_admin(&cluster("first")["shards = 2\n".len()..]);
@@ -319,7 +319,7 @@ fn secrets_of_a_cluster_that_changed_are_named_and_wait_for_a_restart() {
 }
 
 #[test]
-fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time() {
+fn reloads_are_counted_by_result_with_the_time_of_the_last_success() {
     let server = server();
     let counted = || {
         let metric_value = |name: &str| metric(server.admin(), name).expect("a metric");
@@ -354,7 +354,7 @@ fn publishes_as(server: &Server, host: &str) -> u16 {
 }
 
 #[test]
-fn a_public_listener_that_stays_keeps_its_access() {
+fn public_listener_keeps_its_access_control_over_a_reload() {
     let access = "[access]\n[access.anonymous]\nsubscribe = ['a']\n";
     let listens = |address: &str| format!("listen = ['{address}:0']\n");
     let server = Server::listening(&(listens("0.0.0.0") + access), "127.0.0.1:0");
@@ -379,7 +379,7 @@ fn a_public_listener_that_stays_keeps_its_access() {
 }
 
 #[test]
-fn a_server_of_the_loopback_answers_a_listed_host_from_the_reload_on_that_lists_it() {
+fn loopback_server_answers_a_host_name_after_the_reload_that_lists_it() {
     let access = "[access]\n[access.anonymous]\npublish = ['a']\n";
     let server = Server::with_admin(access);
     assert_eq!(publishes_as(&server, "rebound.example"), 403);

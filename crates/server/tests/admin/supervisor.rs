@@ -85,7 +85,7 @@ impl Drop for Supervisor {
 }
 
 #[test]
-fn it_is_told_of_the_start_each_reload_and_the_stop() {
+fn supervisor_is_notified_of_start_reload_and_stop() {
     let supervisor = Supervisor::new("life");
     let server = supervisor.start("", &[]);
     supervisor.expect_ready();
@@ -115,7 +115,7 @@ fn it_is_told_of_the_start_each_reload_and_the_stop() {
 }
 
 #[test]
-fn supervisor_with_an_abstract_socket_is_told() {
+fn supervisor_with_an_abstract_socket_is_notified() {
     let supervisor = Supervisor::abstract_one();
     let server = supervisor.start("", &[]);
     supervisor.expect_ready();
@@ -125,7 +125,7 @@ fn supervisor_with_an_abstract_socket_is_told() {
 }
 
 #[test]
-fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time() {
+fn supervisor_gets_the_progress_of_a_drain_and_is_asked_for_time() {
     let supervisor = Supervisor::new("drain");
     let directory = format!("{}.state", supervisor.path.display());
     let settings =
@@ -171,7 +171,7 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
 }
 
 #[test]
-fn it_hears_at_least_as_often_as_it_asks_that_all_shards_turn() {
+fn watchdog_is_notified_in_time_while_all_shards_run() {
     let supervisor = Supervisor::new("watchdog");
     let server = supervisor.start("", &[("WATCHDOG_USEC", "400000")]);
     supervisor.expect_ready();
@@ -184,7 +184,7 @@ fn it_hears_at_least_as_often_as_it_asks_that_all_shards_turn() {
 }
 
 #[test]
-fn another_processs_watchdog_is_not_ours() {
+fn watchdog_of_another_process_is_ignored() {
     let supervisor = Supervisor::new("other");
     let environment = [("WATCHDOG_USEC", "1000"), ("WATCHDOG_PID", "1")];
     let server = supervisor.start("", &environment);
@@ -199,7 +199,7 @@ fn another_processs_watchdog_is_not_ours() {
 }
 
 #[test]
-fn a_supervisor_that_has_gone_is_no_reason_to_stop() {
+fn server_continues_without_its_supervisor() {
     for socket in ["/nowhere/notify", "", "@", "vsock-dgram:2:1234"] {
         let environment = [("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "1000")];
         let server = Server::with_environment("", &environment);

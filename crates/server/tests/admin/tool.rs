@@ -28,7 +28,7 @@ fn said(server: &Server, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_topic_is_published_to_listed_read_purged_and_deleted() {
+fn admin_tool_publishes_lists_reads_purges_and_deletes_a_topic() {
     let server = Server::with_admin("");
     for text in ["one", "two", "three"] {
         assert!(said(&server, &["publish", "a/b", text]).starts_with("id "));
@@ -80,7 +80,7 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
 }
 
 #[test]
-fn topics_are_listed_by_name_or_by_what_they_have_most_of() {
+fn topics_are_listed_by_name_or_by_their_largest_counts() {
     let server = Server::with_shards(2, "");
     for (topic, count) in [("b", 1), ("d", 3), ("a", 2), ("e", 1), ("c", 4)] {
         for n in 0..count {
@@ -106,7 +106,7 @@ fn topics_are_listed_by_name_or_by_what_they_have_most_of() {
 }
 
 #[test]
-fn topics_and_settings_are_told_in_words() {
+fn topics_and_settings_are_shown_as_text() {
     let server = Server::with_admin("[limits]\nmessage_bytes = '64 KiB'\n");
     said(&server, &["publish", "chat/a", "Hello."]);
     let topic = said(&server, &["topic", "chat/a"]);
@@ -131,7 +131,7 @@ fn topics_and_settings_are_told_in_words() {
 }
 
 #[test]
-fn connections_are_named_by_flags_that_people_guess() {
+fn selection_flags_have_the_names_that_users_expect() {
     let server = Server::with_admin("");
     for args in [
         &["disconnect", "--topic", "news"][..],
@@ -146,7 +146,7 @@ fn connections_are_named_by_flags_that_people_guess() {
 }
 
 #[test]
-fn a_drain_is_logged_as_what_it_is() {
+fn drain_is_logged_as_a_drain() {
     let server = Server::with_admin("");
     said(&server, &["drain"]);
     let log = server.await_end();
@@ -214,7 +214,7 @@ fn connections_are_listed_and_ended() {
 }
 
 #[test]
-fn memory_is_told_by_its_parts_and_limits() {
+fn memory_report_shows_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
     // A server that has just started has no figures for up to a second.
     let report = eventually("figures", || {
@@ -283,7 +283,7 @@ fn admin_without_a_token_is_told_where_to_put_it() {
 }
 
 #[test]
-fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
+fn each_port_refuses_requests_for_the_other_and_names_it() {
     let server = Server::with_admin("");
     let crore = |args: &[&str], flag: &str, address: std::net::SocketAddr| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
@@ -313,7 +313,7 @@ fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
 }
 
 #[test]
-fn subscriber_that_is_cut_off_before_its_first_message_misses_nothing() {
+fn subscriber_cut_off_before_its_first_message_misses_nothing() {
     let server = Server::with_admin("");
     let url = format!("http://{}", server.address());
     // A subscriber that is cut off before the server answered ends with an error, so the test tries another one.
@@ -376,7 +376,7 @@ fn rules_are_a_table_and_the_message_may_come_from_stdin() {
 }
 
 #[test]
-fn topics_of_the_server_are_listed_when_they_are_asked_for() {
+fn topics_of_the_server_itself_are_listed_on_request() {
     let server = Server::with_admin("");
     said(&server, &["publish", "a/b", "x"]);
     let _reader = stream(server.address(), "/sub/%24SYS/broker/uptime");

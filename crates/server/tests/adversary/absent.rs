@@ -104,7 +104,7 @@ pub fn filters(random: &mut Random) -> Script {
 /// Sessions in groups with long names, half of them on one filter. Or sessions in groups that all share one filter, so that a message goes
 /// to each group.
 pub fn groups(random: &mut Random) -> Script {
-    if random.rarely(2) {
+    if random.one_in(2) {
         return groups_of_one_filter(random);
     }
     // The longest group name has a little less than the 255 bytes that the server accepts.

@@ -15,8 +15,8 @@ const PART_MAX: usize = 8 << 20;
 /// Reads and checks the bytes that one connection receives.
 pub struct Answers {
     state: State,
-    held: Vec<u8>,
-    asked: VecDeque<Ask>,
+    buffer: Vec<u8>,
+    unanswered: VecDeque<Ask>,
     /// The answer that is being read says that the connection ends after it.
     closes: bool,
     /// Number of complete answers, frames or packets.
@@ -52,8 +52,8 @@ struct WebSocket {
 struct Mqtt {
     version: Version,
     connected: bool,
-    held: Vec<u8>,
-    over: bool,
+    buffer: Vec<u8>,
+    has_disconnected: bool,
 }
 
 impl Answers {
@@ -65,15 +65,15 @@ impl Answers {
                 Protocol::Mqtt(version) => State::Mqtt(Mqtt::new(version)),
                 Protocol::Noise => State::Unjudged,
             },
-            held: Vec::new(),
-            asked: VecDeque::new(),
+            buffer: Vec::new(),
+            unanswered: VecDeque::new(),
             closes: false,
             count: 0,
         }
     }
 
-    pub fn asked(&mut self, asks: &[Ask]) {
-        self.asked.extend(asks);
+    pub fn expect_answers_to(&mut self, asks: &[Ask]) {
+        self.unanswered.extend(asks);
     }
 
     /// Checks received bytes. The error says what is wrong with them.
@@ -86,20 +86,20 @@ impl Answers {
             State::WebSocket(socket) => return socket.take(bytes, &mut self.count),
             // A server that has read nothing does not know that the client speaks MQTT. So it may refuse the client once over HTTP, like
             // any client that sent no request: because it was too slow or because there are too many clients.
-            State::Mqtt(mqtt) if mqtt.is_unheard() && bytes.first() == Some(&b'H') => {
+            State::Mqtt(mqtt) if mqtt.has_received_nothing() && bytes.first() == Some(&b'H') => {
                 self.state = State::Head;
-                self.held.extend_from_slice(bytes);
+                self.buffer.extend_from_slice(bytes);
             }
             // It may refuse a client of HTTP/2 in that way too.
-            State::Http2(false) if self.held.is_empty() && bytes.first() == Some(&b'H') => {
+            State::Http2(false) if self.buffer.is_empty() && bytes.first() == Some(&b'H') => {
                 self.state = State::Unjudged;
                 return Ok(());
             }
             State::Mqtt(mqtt) => return mqtt.take(bytes, &mut self.count),
-            _ => self.held.extend_from_slice(bytes),
+            _ => self.buffer.extend_from_slice(bytes),
         }
         while self.step()? {}
-        match self.held.len() {
+        match self.buffer.len() {
             0..PART_MAX => Ok(()),
             _ => Err("a part of an answer has no end".to_string()),
         }
@@ -107,22 +107,22 @@ impl Answers {
 
     /// Reads one part of an answer. False if not enough bytes have arrived.
     fn step(&mut self) -> Result<bool, String> {
-        if self.held.is_empty() {
+        if self.buffer.is_empty() {
             return Ok(false);
         }
         match &mut self.state {
             State::Head => return self.head(),
             State::Http2(_) => return self.frame(),
             State::Body(left) | State::ChunkData(left) => {
-                let now = (self.held.len() as u64).min(*left);
-                self.held.drain(..now as usize);
-                *left -= now;
+                let available = (self.buffer.len() as u64).min(*left);
+                self.buffer.drain(..available as usize);
+                *left -= available;
                 if *left > 0 {
                     return Ok(false);
                 }
                 self.state = match self.state {
                     State::ChunkData(_) => State::Chunk,
-                    _ => self.answered(),
+                    _ => self.state_after_answer(),
                 };
             }
             State::Chunk => {
@@ -138,16 +138,16 @@ impl Answers {
             }
             State::Trailer => match self.line()? {
                 None => return Ok(false),
-                Some(line) if line.is_empty() => self.state = self.answered(),
+                Some(line) if line.is_empty() => self.state = self.state_after_answer(),
                 Some(_) => {}
             },
-            State::UntilEnd => self.held.clear(),
+            State::UntilEnd => self.buffer.clear(),
             State::Over => {
-                let shown = shown(&self.held);
-                return Err(format!("bytes after an answer that closes: {shown}"));
+                let preview = preview(&self.buffer);
+                return Err(format!("bytes after an answer that closes: {preview}"));
             }
             State::WebSocket(_) | State::Mqtt(_) | State::Unjudged => {
-                let mut rest = std::mem::take(&mut self.held);
+                let mut rest = std::mem::take(&mut self.buffer);
                 self.take(&mut rest)?;
                 return Ok(false);
             }
@@ -157,7 +157,7 @@ impl Answers {
 
     /// Reads a frame of HTTP/2.
     fn frame(&mut self) -> Result<bool, String> {
-        let Some(header) = Header::read(&self.held) else {
+        let Some(header) = Header::read(&self.buffer) else {
             return Ok(false);
         };
         if header.payload_bytes() > PAYLOAD_MAX {
@@ -167,16 +167,16 @@ impl Answers {
             return Err(format!("the first frame is not SETTINGS: {header:?}"));
         }
         let len = HEADER_BYTES + header.payload_bytes();
-        if self.held.len() < len {
+        if self.buffer.len() < len {
             return Ok(false);
         }
-        self.held.drain(..len);
+        self.buffer.drain(..len);
         self.state = State::Http2(true);
         self.count += 1;
         Ok(true)
     }
 
-    fn answered(&mut self) -> State {
+    fn state_after_answer(&mut self) -> State {
         self.count += 1;
         match self.closes {
             true => State::Over,
@@ -185,28 +185,28 @@ impl Answers {
     }
 
     fn line(&mut self) -> Result<Option<String>, String> {
-        let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else {
+        let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") else {
             return Ok(None);
         };
-        let line: Vec<u8> = self.held.drain(..end + 2).take(end).collect();
+        let line: Vec<u8> = self.buffer.drain(..end + 2).take(end).collect();
         String::from_utf8(line)
             .map(Some)
             .map_err(|_| "a line is not UTF-8".to_string())
     }
 
     fn head(&mut self) -> Result<bool, String> {
-        if !b"HTTP/1.1 ".starts_with(&self.held[..self.held.len().min(9)]) {
-            return Err(format!("no answer: {}", shown(&self.held)));
+        if !b"HTTP/1.1 ".starts_with(&self.buffer[..self.buffer.len().min(9)]) {
+            return Err(format!("no answer: {}", preview(&self.buffer)));
         }
-        let Some(end) = self.held.windows(4).position(|four| four == b"\r\n\r\n") else {
+        let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
             return Ok(false);
         };
-        let bytes: Vec<u8> = self.held.drain(..end + 4).collect();
+        let bytes: Vec<u8> = self.buffer.drain(..end + 4).collect();
         let text = std::str::from_utf8(&bytes).map_err(|_| "a head is not UTF-8".to_string())?;
         let status: u16 = text[9..]
             .get(..3)
             .and_then(|status| status.parse().ok())
-            .ok_or_else(|| format!("no status: {}", shown(&bytes)))?;
+            .ok_or_else(|| format!("no status: {}", preview(&bytes)))?;
         if status == 100 {
             return Ok(true);
         }
@@ -215,18 +215,18 @@ impl Answers {
             let found = lines.find(|(other, _)| other.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.trim())
         };
-        let ask = self.asked.pop_front();
+        let ask = self.unanswered.pop_front();
         let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        let due = match ask {
+        let is_allowed = match ask {
             // Without a request the server may refuse the client once: it was too slow, or there are too many.
             None => closes && matches!(status, 408 | 429 | 503),
             Some(Ask::Junk) => closes && status >= 400,
             Some(Ask::Plain | Ask::Head) => true,
         };
-        if !due {
+        if !is_allowed {
             return Err(format!(
                 "an answer that nobody asked for: {}",
-                shown(&bytes)
+                preview(&bytes)
             ));
         }
         self.closes = closes;
@@ -237,9 +237,9 @@ impl Answers {
                 field("sec-websocket-extensions").is_some(),
                 field("sec-websocket-protocol").is_some_and(|protocol| protocol == "mqtt"),
             )),
-            _ if bodiless => self.answered(),
+            _ if bodiless => self.state_after_answer(),
             _ if field("transfer-encoding").is_some() => State::Chunk,
-            Some(0) => self.answered(),
+            Some(0) => self.state_after_answer(),
             Some(length) => State::Body(length),
             None => State::UntilEnd,
         };
@@ -265,7 +265,7 @@ impl WebSocket {
         };
         while !bytes.is_empty() {
             if self.closed {
-                return Err(format!("bytes after a Close frame: {}", shown(bytes)));
+                return Err(format!("bytes after a Close frame: {}", preview(bytes)));
             }
             let step = next(&mut self.partial, bytes, &config)
                 .map_err(|violation| format!("a bad frame: {violation:?}"))?;
@@ -293,39 +293,39 @@ impl Mqtt {
         Mqtt {
             version,
             connected: false,
-            held: Vec::new(),
-            over: false,
+            buffer: Vec::new(),
+            has_disconnected: false,
         }
     }
 
     /// Whether nothing has arrived from the server yet.
-    fn is_unheard(&self) -> bool {
-        !self.connected && self.held.is_empty()
+    fn has_received_nothing(&self) -> bool {
+        !self.connected && self.buffer.is_empty()
     }
 
     fn take(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
         let mut at = 0;
-        while at < self.held.len() {
-            let rest = &self.held[at..];
-            if self.over {
-                return Err(format!("bytes after a DISCONNECT: {}", shown(rest)));
+        while at < self.buffer.len() {
+            let unread = &self.buffer[at..];
+            if self.has_disconnected {
+                return Err(format!("bytes after a DISCONNECT: {}", preview(unread)));
             }
-            let header = fixed_header(rest, PART_MAX);
-            let wrong = |error| format!("{error}: {}", shown(rest));
+            let header = fixed_header(unread, PART_MAX);
+            let wrong = |error| format!("{error}: {}", preview(unread));
             let Some((header, start)) = header.map_err(wrong)? else {
                 break;
             };
             let end = start + header.body_bytes();
-            let Some(body) = rest.get(start..end) else {
+            let Some(body) = unread.get(start..end) else {
                 break;
             };
             let packet = decode(self.version, header, body)
-                .map_err(|error| format!("a bad packet, {error}: {}", shown(rest)))?;
+                .map_err(|error| format!("a bad packet, {error}: {}", preview(unread)))?;
             match packet {
                 Packet::ConnAck(_) if !self.connected => self.connected = true,
                 _ if !self.connected => return Err(format!("{packet:?} before CONNACK")),
-                Packet::Disconnect(_) => self.over = true,
+                Packet::Disconnect(_) => self.has_disconnected = true,
                 Packet::ConnAck(_)
                 | Packet::Connect(_)
                 | Packet::Subscribe(_)
@@ -336,13 +336,13 @@ impl Mqtt {
             *count += 1;
             at += end;
         }
-        self.held.drain(..at);
+        self.buffer.drain(..at);
         Ok(())
     }
 }
 
 /// The first received bytes, shortened to a line of the report.
-fn shown(bytes: &[u8]) -> String {
+fn preview(bytes: &[u8]) -> String {
     let beginning = &bytes[..bytes.len().min(120)];
     format!("{:?}", String::from_utf8_lossy(beginning))
 }

@@ -2,7 +2,7 @@
 
 use crore_wire::websocket::frame::Opcode;
 
-use crate::http::{end, readable, topic};
+use crate::http::{random_ending, random_readable_topic, random_topic};
 use crate::random::Random;
 use crate::script::{Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
@@ -12,7 +12,7 @@ const PATH: &str = "/connection/websocket";
 
 /// A command, in which something may be wrong.
 fn command(random: &mut Random, id: usize) -> String {
-    let (read, written) = (readable(random), topic(random));
+    let (read, written) = (random_readable_topic(random), random_topic(random));
     let offset = random.one(&["0", "3", "18446744073709551615", "-1", "\"7\""]);
     let epoch = random.one(&["", "00000000", "ffffffff", "no epoch"]);
     let body = match random.below(14) {
@@ -62,7 +62,7 @@ fn commands(random: &mut Random) -> Send {
         format!("{count} commands"),
         frame(Opcode::Text, text.as_bytes()),
     );
-    match random.rarely(8) {
+    match random.one_in(8) {
         true => sent.in_pieces(random.one(&[1_000, 7_000]), 1),
         false => sent,
     }
@@ -72,7 +72,7 @@ fn commands(random: &mut Random) -> Send {
 fn begin(random: &mut Random) -> Vec<Step> {
     let connect = frame(Opcode::Text, b"{\"id\":1,\"connect\":{}}");
     let mut steps = vec![Step::Send(upgrade(PATH, &[])), Step::Await(1, 300)];
-    if !random.rarely(8) {
+    if !random.one_in(8) {
         steps.push(Step::Send(Send::new("a connect command", connect)));
     }
     steps
@@ -83,11 +83,11 @@ pub fn walk(random: &mut Random) -> Script {
     let mut steps = begin(random);
     for _ in 0..random.between(1, 12) {
         steps.push(Step::Send(commands(random)));
-        if random.rarely(3) {
+        if random.one_in(3) {
             steps.push(Step::Wait(random.between(1, 200) as u64));
         }
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
@@ -117,7 +117,7 @@ pub fn deaf(random: &mut Random) -> Script {
             "40 subscribes",
             frame(Opcode::Text, subscribes.as_bytes()),
         )),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Send(publish.times(5)),
         Step::Wait(random.between(100, 2_000) as u64),
     ]);

@@ -28,9 +28,9 @@ const RECORD_HEADER: usize = 5;
 /// The configurations of TLS clients.
 #[derive(Clone)]
 pub struct TlsConfigs {
-    pub any: Arc<ClientConfig>,
+    pub any_version: Arc<ClientConfig>,
     /// TLS 1.2 only.
-    pub old: Arc<ClientConfig>,
+    pub tls12: Arc<ClientConfig>,
 }
 
 /// The outcome of a turn (one call for a connection).
@@ -177,7 +177,7 @@ impl Connection {
         let done = match script.steps.get(self.step) {
             None => return self.linger(waited),
             Some(Step::Send(send)) => return self.send(send, now),
-            Some(Step::Deaf(deaf)) => {
+            Some(Step::StopReading(deaf)) => {
                 self.deaf = *deaf;
                 true
             }
@@ -231,7 +231,7 @@ impl Connection {
     fn send(&mut self, send: &Send, now: Instant) -> Turn {
         if !self.asked {
             self.asked = true;
-            self.answers.asked(&send.asks);
+            self.answers.expect_answers_to(&send.asks);
         }
         let rest = &send.bytes[self.sent..];
         let piece = match send.piece {
@@ -278,9 +278,9 @@ impl Drop for Connection {
 
 impl Tls {
     fn new(start: TlsStart, configs: &TlsConfigs) -> Tls {
-        let config = match start.old {
-            true => &configs.old,
-            false => &configs.any,
+        let config = match start.old_version {
+            true => &configs.tls12,
+            false => &configs.any_version,
         };
         let name = ServerName::try_from("localhost").expect("a literal name");
         let mut session = ClientConnection::new(Arc::clone(config), name).expect("a client");

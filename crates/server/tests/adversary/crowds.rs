@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::http::{LARGE, ask, request, topic};
+use crate::http::{LARGE, ask, random_topic, request};
 use crate::random::Random;
 use crate::script::{Ask, Protocol, Script, Send, Step};
+use crate::server_under_attack::LimitSize;
 use crate::websocket::upgrade;
-use crate::world::Room;
 
 /// The memory in bytes that one crowd with incomplete requests tries to fill.
-const SHARE_BYTES: usize = Room::Small.memory_bytes() as usize / 4;
+const SHARE_BYTES: usize = LimitSize::Small.memory_bytes() as usize / 4;
 
 /// Many readers that request one large kept message and read nothing.
 pub fn deaf(random: &mut Random) -> Script {
-    let name = topic(random);
+    let name = random_topic(random);
     let byte = random.one(b"x\x01\xff");
     let keep = ask("POST", &format!("/pub/{name}"), &[], &vec![byte; LARGE]);
     let envelope = random.one(&["", "&envelope=json"]);
@@ -24,7 +24,7 @@ pub fn deaf(random: &mut Random) -> Script {
         _ => upgrade(&target, &[]),
     };
     let steps = vec![
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Send(read),
         Step::Wait(random.between(2_000, 6_000) as u64),
     ];
@@ -47,7 +47,7 @@ pub fn deaf(random: &mut Random) -> Script {
 /// Connections that each send a POST without its last 100 bytes, and then a byte now and then. Large bodies of one size almost fill the
 /// memory for incomplete requests, and small ones fill the rest.
 pub fn half_posts(random: &mut Random) -> Script {
-    let name = topic(random);
+    let name = random_topic(random);
     let (sharers, most) = match random.below(3) {
         0 => (60, random.between(1_000, 30_000)),
         _ => {
@@ -84,7 +84,7 @@ pub fn half_posts(random: &mut Random) -> Script {
 pub fn pipelined_junk(random: &mut Random) -> Script {
     let poll = ask(
         "GET",
-        &format!("/sub/{}?since=live", topic(random)),
+        &format!("/sub/{}?since=live", random_topic(random)),
         &[],
         b"",
     );
@@ -108,7 +108,12 @@ pub fn turned_away(random: &mut Random) -> Script {
         0 => request("GET", "/pub/evil/1", &[], b""),
         _ => vec![b't'; random.one(&[1, 3_000, 70_000])],
     };
-    let post = ask("POST", &format!("/pub/{}", topic(random)), &headers, &body);
+    let post = ask(
+        "POST",
+        &format!("/pub/{}", random_topic(random)),
+        &headers,
+        &body,
+    );
     let cut = post.bytes.len() - random.between(1, body.len()).min(100);
     let (first, rest) = post.bytes.split_at(cut);
     let steps = vec![

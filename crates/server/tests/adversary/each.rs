@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kinds;
 use crate::round::{Round, Seen, percentile};
-use crate::world::Room;
+use crate::server_under_attack::LimitSize;
 
 /// At the 99th percentile, honest clients may wait `TIMES` times as long as without attackers, or `WAIT` if that is longer.
 const TIMES: u32 = 3;
@@ -29,8 +29,8 @@ pub fn play(round: &Round<'_>, rounds: u64) -> Value {
         "cpu": cpu(),
         "seconds_each": round.time.as_secs(),
         "rounds_each": rounds,
-        "small": all(&Round { room: Room::Small, ..*round }, rounds, &mut faults),
-        "wide": all(&Round { room: Room::Wide, ..*round }, rounds, &mut faults),
+        "small": all(&Round { room: LimitSize::Small, ..*round }, rounds, &mut faults),
+        "wide": all(&Round { room: LimitSize::Wide, ..*round }, rounds, &mut faults),
     });
     assert!(faults.is_empty(), "{}\n{seen:#}", faults.join("\n"));
     seen

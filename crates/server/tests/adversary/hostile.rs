@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::http::{LARGE, TOPICS, any, ask, end, request, topic};
+use crate::http::{LARGE, TOPICS, any, ask, random_ending, random_topic, request};
 use crate::random::Random;
 use crate::script::{Ask, Protocol, Script, Send, Step, TlsStart};
 use crate::websocket::upgrade;
@@ -22,7 +22,7 @@ pub fn filter_pages(random: &mut Random) -> Script {
     large_pages(random, |_| "filter=evil/%23&".to_string())
 }
 
-fn large_pages(random: &mut Random, message_of: impl Fn(usize) -> String) -> Script {
+fn large_pages(random: &mut Random, query_for: impl Fn(usize) -> String) -> Script {
     let count = random.between(24, TOPICS);
     let byte = random.one(b"\x01\x01\xff");
     let mut steps = Vec::new();
@@ -31,8 +31,8 @@ fn large_pages(random: &mut Random, message_of: impl Fn(usize) -> String) -> Scr
         steps.push(Step::Send(ask("POST", &target, &[], &vec![byte; LARGE])));
     }
     steps.push(Step::Await(count, 6_000));
-    let target = format!("/sub?{}since=oldest&envelope=json", message_of(count));
-    steps.push(Step::Deaf(true));
+    let target = format!("/sub?{}since=oldest&envelope=json", query_for(count));
+    steps.push(Step::StopReading(true));
     steps.push(Step::Send(match random.below(3) {
         0 => ask("GET", &target, &[], b""),
         1 => ask("GET", &target, &[("Accept", "text/event-stream")], b""),
@@ -46,7 +46,7 @@ fn large_pages(random: &mut Random, message_of: impl Fn(usize) -> String) -> Scr
 }
 
 /// Requests that read the whole log. The server reads many messages for them and sends few.
-pub fn past(random: &mut Random) -> Script {
+pub fn whole_log_reads(random: &mut Random) -> Script {
     let read = |random: &mut Random| {
         let filter = random.one(&["zz/%23", "%23", "%2B/%2B/x", "evil/%23"]);
         match random.below(4) {
@@ -74,7 +74,7 @@ pub fn past(random: &mut Random) -> Script {
         steps.push(Step::Send(read(random)));
     }
     steps.push(Step::Wait(random.between(10, 1_000) as u64));
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script {
         sockets: random.one(&[1, 4, 16]),
         ..Script::new("", Protocol::Http, steps)
@@ -113,11 +113,11 @@ pub fn expect(random: &mut Random) -> Script {
         ),
         Step::Await(1, random.one(&[0, 200])),
     ];
-    if random.rarely(2) {
+    if random.one_in(2) {
         let part = size.min(random.one(&[1, 400, 300_000]));
         steps.push(Step::Send(Send::new("some of the body", vec![b'e'; part])));
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script {
         sockets: random.one(&[1, 1, 10]),
         ..Script::new("", Protocol::Http, steps)
@@ -126,7 +126,7 @@ pub fn expect(random: &mut Random) -> Script {
 
 /// ClientHellos in one-byte records, endless key updates, and bytes that are no records.
 pub fn tls_games(random: &mut Random) -> Script {
-    if random.rarely(3) {
+    if random.one_in(3) {
         let mut bytes = vec![random.one(&[20, 21, 22, 23]), 3, random.below(5) as u8];
         bytes.extend_from_slice(&(random.below(20_000) as u16).to_be_bytes());
         let count = random.below(2_000);
@@ -143,7 +143,7 @@ pub fn tls_games(random: &mut Random) -> Script {
         steps.push(Step::Send(any(random)));
         steps.push(Step::KeyUpdates(random.one(&[1, 5, 100])));
     }
-    let name = topic(random);
+    let name = random_topic(random);
     steps.push(Step::Send(ask(
         "GET",
         &format!("/sub/{name}?since=oldest"),
@@ -151,12 +151,12 @@ pub fn tls_games(random: &mut Random) -> Script {
         b"",
     )));
     steps.push(Step::Wait(random.between(1, 300) as u64));
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script {
         sockets: random.one(&[1, 1, 3, 12]),
         tls: Some(TlsStart {
             hello_piece: random.one(&[1, 1, 20, 0]),
-            old: random.rarely(5),
+            old_version: random.one_in(5),
         }),
         ..Script::new("", Protocol::Http, steps)
     }

@@ -10,16 +10,16 @@ pub const TOPICS: usize = 32;
 pub const LARGE: usize = 1_000_000;
 
 /// One of the attackers' topics.
-pub fn topic(random: &mut Random) -> String {
+pub fn random_topic(random: &mut Random) -> String {
     format!("evil/{}", random.below(TOPICS))
 }
 
 /// A topic that may have readers, among them topics of the honest clients.
-pub fn readable(random: &mut Random) -> String {
+pub fn random_readable_topic(random: &mut Random) -> String {
     match random.below(4) {
         0 => "shared/http".to_string(),
         1 => "shared/mqtt".to_string(),
-        _ => topic(random),
+        _ => random_topic(random),
     }
 }
 
@@ -50,7 +50,7 @@ pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) ->
 }
 
 /// The parameter of a query that says where a subscription begins.
-pub fn since(random: &mut Random) -> &'static str {
+pub fn random_since(random: &mut Random) -> &'static str {
     random.one(&[
         "",
         "",
@@ -68,8 +68,12 @@ pub fn since(random: &mut Random) -> &'static str {
 
 /// A path with any number of `?topic=` and `?filter=`.
 fn targets(random: &mut Random, path: &str) -> String {
-    if random.rarely(2) {
-        return format!("{path}/{}?{}", readable(random), since(random));
+    if random.one_in(2) {
+        return format!(
+            "{path}/{}?{}",
+            random_readable_topic(random),
+            random_since(random)
+        );
     }
     let mut pairs = Vec::new();
     for _ in 0..random.one(&[1, 1, 2, 2, 3, 8, 32, 33]) {
@@ -80,12 +84,12 @@ fn targets(random: &mut Random, path: &str) -> String {
                     "evil/%23", "%23", "evil/+", "%2B/%2B", "a/%23/b", "$SYS/%23", ""
                 ])
             ),
-            1 => format!("channel={}", topic(random)),
-            _ => format!("topic={}", readable(random)),
+            1 => format!("channel={}", random_topic(random)),
+            _ => format!("topic={}", random_readable_topic(random)),
         });
     }
-    pairs.push(since(random).to_string());
-    if random.rarely(3) {
+    pairs.push(random_since(random).to_string());
+    if random.one_in(3) {
         pairs.push("envelope=json".to_string());
     }
     format!("{path}?{}", pairs.join("&"))
@@ -157,20 +161,20 @@ pub fn any(random: &mut Random) -> Send {
         0..=3 => {
             let size = random.one(&[0, 1, 50, 3_000, 70_000, 400_000]);
             let byte = random.one(b"x\x01\xff");
-            let target = format!("/pub/{}", topic(random));
+            let target = format!("/pub/{}", random_topic(random));
             ask("POST", &target, &headers, &vec![byte; size])
         }
         4 => {
             let method = random.one(&["PUT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
             let query = random.one(&["", "", "?purge", "?purge=1"]);
-            let target = format!("/pub/{}{query}", topic(random));
+            let target = format!("/pub/{}{query}", random_topic(random));
             ask(method, &target, &headers, b"")
         }
         5 => {
             let lines = format!(
                 "{{\"topic\":\"{}\",\"data\":\"y\"}}\n{{\"topic\":\"{}\",\"data\":1,\"key\":\"k\"}}\nzzz\n",
-                topic(random),
-                topic(random)
+                random_topic(random),
+                random_topic(random)
             );
             let lines = lines.repeat(random.one(&[1, 20, 2_000]));
             let kind = [("Content-Type", "application/x-ndjson")];
@@ -184,19 +188,19 @@ pub fn any(random: &mut Random) -> Send {
 }
 
 /// The last steps of a script: an orderly close, a reset, or waiting for the server.
-pub fn end(random: &mut Random) -> Vec<Step> {
+pub fn random_ending(random: &mut Random) -> Vec<Step> {
     match random.below(6) {
         0 => vec![Step::Close],
         1 => vec![Step::Reset],
         2 => vec![Step::HalfClose, Step::Wait(300)],
         3 => vec![
-            Step::Deaf(true),
+            Step::StopReading(true),
             Step::Wait(random.between(1, 2_000) as u64),
         ],
         4 => vec![
-            Step::Deaf(true),
+            Step::StopReading(true),
             Step::Wait(random.between(1, 1_500) as u64),
-            Step::Deaf(false),
+            Step::StopReading(false),
         ],
         _ => vec![],
     }
@@ -205,15 +209,15 @@ pub fn end(random: &mut Random) -> Vec<Step> {
 /// Several requests on one connection. Some wait for the answer to the one before.
 pub fn walk(random: &mut Random) -> Script {
     let mut steps = Vec::new();
-    if random.rarely(8) {
-        steps.push(Step::Deaf(true));
+    if random.one_in(8) {
+        steps.push(Step::StopReading(true));
     }
     for number in 1..=random.between(1, 5) {
         let mut send = any(random);
-        if random.rarely(3) && send.bytes.len() < 5_000 {
+        if random.one_in(3) && send.bytes.len() < 5_000 {
             send = send.in_pieces(random.between(1, 40), random.one(&[0, 0, 1]));
         }
-        if random.rarely(10) {
+        if random.one_in(10) {
             // The request is cut off, so nothing may follow.
             let keep = random.below(send.bytes.len());
             send.label = format!("the first {keep} bytes of {}", send.label);
@@ -222,11 +226,11 @@ pub fn walk(random: &mut Random) -> Script {
             break;
         }
         steps.push(Step::Send(send));
-        if random.rarely(2) {
+        if random.one_in(2) {
             steps.push(Step::Await(number, random.one(&[20, 300, 1_000])));
         }
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
@@ -235,18 +239,18 @@ pub fn several(random: &mut Random) -> Script {
     let method = random.one(&["HEAD", "HEAD", "GET"]);
     let count = random.between(2, 6);
     let topics: Vec<String> = (0..count)
-        .map(|_| format!("topic={}", readable(random)))
+        .map(|_| format!("topic={}", random_readable_topic(random)))
         .collect();
-    let target = format!("/sub?{}&{}", topics.join("&"), since(random));
+    let target = format!("/sub?{}&{}", topics.join("&"), random_since(random));
     let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
     let mut steps = vec![Step::Send(match random.below(3) {
         0 => broken_upgrade(random, &target),
         _ => ask(method, &target, &accept, b""),
     })];
-    if random.rarely(2) {
+    if random.one_in(2) {
         steps.push(Step::Await(1, 500));
     }
-    if random.rarely(3) {
+    if random.one_in(3) {
         steps.push(Step::Send(any(random)));
     }
     steps.push(match random.below(3) {
@@ -275,7 +279,7 @@ pub fn interest(random: &mut Random) -> Script {
         b"",
     ))];
     steps.push(Step::Wait(random.between(10, 1_500) as u64));
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
@@ -297,6 +301,6 @@ pub fn noise(random: &mut Random) -> Script {
     }
     let send = Send::new("noise", bytes).in_pieces(random.one(&[0, 0, 7]), 0);
     let mut steps = vec![Step::Send(send)];
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Noise, steps)
 }

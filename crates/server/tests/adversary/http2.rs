@@ -7,7 +7,7 @@ use crore_wire::http2::frame::{
     ACK, END_HEADERS, END_STREAM, Header, Kind, PREFACE, write_settings_ack,
 };
 
-use crate::http::{ask, topic};
+use crate::http::{ask, random_topic};
 use crate::random::Random;
 use crate::script::{Protocol, Script, Send, Step};
 
@@ -55,7 +55,7 @@ fn block(method: &str, path: &str, extra: &[(&str, &str)]) -> Vec<u8> {
 fn subscribe(random: &mut Random, stream: u32) -> Vec<u8> {
     let accept = [("accept", random.one(&["text/event-stream", "*/*"]))];
     let since = random.one(&["", "?since=oldest"]);
-    let path = format!("/sub/{}{since}", topic(random));
+    let path = format!("/sub/{}{since}", random_topic(random));
     let block = block("GET", &path, &accept);
     frame(Kind::Headers, END_HEADERS | END_STREAM, stream, &block)
 }
@@ -149,7 +149,7 @@ pub fn small_frames(random: &mut Random) -> Script {
     let steps = vec![
         hello(random.one(&[0, 65_535])),
         Step::Send(Send::new("streams", streams)),
-        Step::Deaf(random.rarely(2)),
+        Step::StopReading(random.one_in(2)),
         Step::Send(Send::new(label, frames).times(random.one(&[20, 180, 5_000]))),
         Step::Wait(random.between(10, 2_000) as u64),
     ];
@@ -158,7 +158,7 @@ pub fn small_frames(random: &mut Random) -> Script {
 
 /// The maximum number of streams, with windows of no byte or one byte, and large messages for them. All windows may open later.
 pub fn shut_windows(random: &mut Random) -> Script {
-    let topic = topic(random);
+    let topic = random_topic(random);
     let path = format!("/sub/{topic}?since=oldest");
     let accept = [("accept", "text/event-stream")];
     let block = block("GET", &path, &accept);
@@ -170,7 +170,7 @@ pub fn shut_windows(random: &mut Random) -> Script {
         Step::Send(Send::new(format!("{STREAMS} streams"), streams)),
         Step::Wait(random.between(1_000, 4_000) as u64),
     ];
-    if random.rarely(2) {
+    if random.one_in(2) {
         let payload = [0, 4, 0, 16, 0, 0];
         let settings = frame(Kind::Settings, 0, 0, &payload);
         let extra = (1_u32 << 30).to_be_bytes();
@@ -193,7 +193,7 @@ pub fn small_data(random: &mut Random) -> Script {
     let long = "x".repeat(random.one(&[100, 12_000]));
     let block = block(
         "POST",
-        &format!("/pub/{}", topic(random)),
+        &format!("/pub/{}", random_topic(random)),
         &[("x-long", &long)],
     );
     let heads = [1, 3].map(|stream| frame(Kind::Headers, END_HEADERS, stream, &block));

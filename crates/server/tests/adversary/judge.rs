@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::honest;
 use crate::ping::Ping;
+use crate::server_under_attack::{LOG_BYTES, LimitSize};
 use crate::tally::Tally;
-use crate::world::{LOG_BYTES, Room};
 
 /// Timeout of a request to the admin port.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -147,7 +147,7 @@ impl Process {
 }
 
 /// The memory that the server may take while attackers are there: the sum of what its settings allow.
-pub fn bound_bytes(room: Room) -> u64 {
+pub fn bound_bytes(room: LimitSize) -> u64 {
     LOG_BYTES + room.memory_bytes() + REST_BYTES
 }
 

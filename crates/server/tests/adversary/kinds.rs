@@ -30,13 +30,13 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("pages", 2, hostile::pages),
     ("filter-pages", 1, hostile::filter_pages),
     ("deaf-crowd", 2, crowds::deaf),
-    ("past", 3, hostile::past),
+    ("past", 3, hostile::whole_log_reads),
     ("half-posts", 2, crowds::half_posts),
     ("pipelined-junk", 2, crowds::pipelined_junk),
     ("expect", 3, hostile::expect),
     ("turned-away", 2, crowds::turned_away),
     ("tls-games", 4, hostile::tls_games),
-    ("last-word", 6, websocket::last_word),
+    ("last-word", 6, websocket::answer_before_close),
     ("topic-makers", 2, places::topic_makers),
     ("followers", 2, places::followers),
     ("deaf-publishers", 2, places::deaf_publishers),
@@ -93,10 +93,10 @@ impl Kinds {
         };
         let mut script = generator(&mut random);
         call(&mut script, name, random.between(2, 5) as u8);
-        if script.tls.is_none() && random.rarely(6) {
+        if script.tls.is_none() && random.one_in(6) {
             script.tls = Some(TlsStart {
                 hello_piece: random.one(&[0, 0, 0, 1, 50]),
-                old: random.rarely(4),
+                old_version: random.one_in(4),
             });
         }
         script

@@ -36,6 +36,7 @@ mod random;
 mod round;
 mod script;
 mod seeds;
+mod server_under_attack;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;
@@ -44,11 +45,10 @@ mod tally;
 mod tool;
 mod websocket;
 mod work;
-mod world;
 
 use round::Round;
+use server_under_attack::LimitSize;
 use std::time::{Duration, Instant, SystemTime};
-use world::Room;
 
 /// Time for the attackers in each run of `cargo test`: first those of the kept seeds, then those of a new seed.
 const SHORT: Duration = Duration::from_secs(15);
@@ -79,8 +79,8 @@ fn honest_clients_are_served_beside_attackers() {
         seed,
         // The kept seeds found their faults with small limits.
         room: match seed % 2 == 1 && kept.is_empty() {
-            true => Room::Wide,
-            false => Room::Small,
+            true => LimitSize::Wide,
+            false => LimitSize::Small,
         },
         time,
         kept,

@@ -6,7 +6,7 @@ use crore_wire::mqtt::{
 };
 use crore_wire::websocket::frame::Opcode;
 
-use crate::http::{LARGE, end, readable, topic};
+use crate::http::{LARGE, random_ending, random_readable_topic, random_topic};
 use crate::random::Random;
 use crate::script::{Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
@@ -35,23 +35,23 @@ pub fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Sen
         properties.session_expiry_interval_s(random.one(&[0, 1, 600, u32::MAX]));
         properties.receive_maximum(random.one(&[1, 20, 65_535]));
         properties.topic_alias_maximum(random.one(&[0, 10, 65_535]));
-        if random.rarely(5) {
+        if random.one_in(5) {
             properties.maximum_packet_size_bytes(random.one(&[50, 5_000]));
         }
     }
     let payload = vec![b'w'; random.one(&[0, 10, 50_000])];
-    let topic = topic(random);
-    let will = random.rarely(4).then(|| Will {
+    let topic = random_topic(random);
+    let will = random.one_in(4).then(|| Will {
         qos: random.one(&[Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]),
-        retain: random.rarely(3),
+        retain: random.one_in(3),
         properties: Properties::default(),
         topic: &topic,
         payload: &payload,
     });
     let connect = Connect {
         version,
-        bridge: version == Version::V311 && random.rarely(4),
-        clean_start: random.rarely(2) || client_id.is_empty(),
+        bridge: version == Version::V311 && random.one_in(4),
+        clean_start: random.one_in(2) || client_id.is_empty(),
         keep_alive_s: random.one(&[0, 0, 1, 60]),
         properties: properties.properties(),
         client_id,
@@ -146,7 +146,7 @@ fn filter(random: &mut Random) -> String {
         4 => random
             .one(&["$share/g/#", "$SYS/#", "a/#/b", "", "+a", "$share//x"])
             .to_string(),
-        _ => readable(random),
+        _ => random_readable_topic(random),
     }
 }
 
@@ -156,13 +156,13 @@ fn any_packet(random: &mut Random, version: Version) -> Send {
         0..=3 => {
             let size = random.one(&[0, 1, 200, 5_000, 70_000]);
             let qos = random.below(3) as u8;
-            let topic = topic(random);
+            let topic = random_topic(random);
             publish_to(
                 version,
                 &topic,
                 qos,
                 id,
-                random.rarely(5),
+                random.one_in(5),
                 &vec![b'm'; size],
             )
         }
@@ -197,19 +197,19 @@ pub fn walk(random: &mut Random) -> Script {
     let version = version(random);
     let mut steps = vec![Step::Send(connect(random, version))];
     for number in 1..=random.between(1, 14) {
-        if random.rarely(5) {
+        if random.one_in(5) {
             steps.push(Step::Await(number, random.one(&[5, 100])));
         }
         let mut send = any_packet(random, version);
-        if random.rarely(5) && send.bytes.len() < 5_000 {
+        if random.one_in(5) && send.bytes.len() < 5_000 {
             send = send.in_pieces(random.one(&[1, 3, 100]), 0);
         }
         steps.push(Step::Send(send));
     }
-    if random.rarely(10) {
+    if random.one_in(10) {
         steps.push(Step::Send(connect(random, version)));
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Mqtt(version), steps)
 }
 
@@ -226,7 +226,7 @@ pub fn over_websocket(random: &mut Random) -> Script {
         let send = Send::new("packets in a frame", frame(Opcode::Binary, part));
         steps.push(Step::Send(send));
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
@@ -236,7 +236,7 @@ pub fn retained(random: &mut Random) -> Script {
     let name = format!("evil/{}", random.below(4));
     let keep = publish_to(version, &name, 0, 0, true, &vec![b'r'; LARGE]);
     let several: Vec<&str> = vec![&name; random.one(&[1, 1, 8])];
-    let filters: Vec<&str> = match random.rarely(4) {
+    let filters: Vec<&str> = match random.one_in(4) {
         true => vec!["evil/+"],
         false => several,
     };
@@ -249,7 +249,7 @@ pub fn retained(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(connect_as(random, version, "")),
         Step::Send(keep),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Wait(100),
         Step::Send(asks),
         Step::Wait(random.between(2_000, 4_000) as u64),
@@ -290,7 +290,7 @@ pub fn aliases(random: &mut Random) -> Script {
 /// A session that receives large messages and acknowledges none of them, and then leaves.
 pub fn unacknowledged(random: &mut Random) -> Script {
     let version = version(random);
-    let name = topic(random);
+    let name = random_topic(random);
     let mut steps = vec![
         Step::Send(connect(random, version)),
         Step::Send(subscribe_to(
@@ -314,7 +314,7 @@ pub fn unacknowledged(random: &mut Random) -> Script {
         )));
     }
     steps.push(Step::Wait(random.between(300, 2_000) as u64));
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Mqtt(version), steps)
 }
 
@@ -328,7 +328,7 @@ pub fn shares(random: &mut Random) -> Script {
         steps.push(Step::Send(subscribe_to(version, number, &[&filter], 1)));
     }
     steps.push(Step::Wait(random.between(100, 1_500) as u64));
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script {
         sockets: random.one(&[1, 1, 4]),
         ..Script::new("", Protocol::Mqtt(version), steps)
@@ -338,7 +338,7 @@ pub fn shares(random: &mut Random) -> Script {
 /// Receives messages and acknowledges them with the packets of another QoS, or acknowledges messages that were never sent.
 pub fn wrong_acks(random: &mut Random) -> Script {
     let version = version(random);
-    let name = topic(random);
+    let name = random_topic(random);
     let qos = random.between(1, 2) as u8;
     let mut steps = vec![
         Step::Send(connect(random, version)),
@@ -354,14 +354,14 @@ pub fn wrong_acks(random: &mut Random) -> Script {
             steps.push(Step::Send(acknowledgement(random, version, id)));
         }
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// Many publishes with one packet id, in one write.
 pub fn same_id(random: &mut Random) -> Script {
     let version = version(random);
-    let name = topic(random);
+    let name = random_topic(random);
     let qos = random.between(1, 2) as u8;
     let send = publish_to(version, &name, qos, 7, false, b"the same");
     let mut steps = vec![
@@ -369,14 +369,14 @@ pub fn same_id(random: &mut Random) -> Script {
         Step::Send(send.times(random.between(2, 40))),
         Step::Await(20, 500),
     ];
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// A large PUBLISH, whose rest comes one byte at a time.
 pub fn bytewise(random: &mut Random) -> Script {
     let version = version(random);
-    let name = topic(random);
+    let name = random_topic(random);
     let send = publish_to(
         version,
         &name,
@@ -392,7 +392,7 @@ pub fn bytewise(random: &mut Random) -> Script {
         Step::Send(Send::new("most of a PUBLISH", most.to_vec())),
         Step::Send(Send::new("its rest", rest.to_vec()).in_pieces(1, random.one(&[0, 0, 2]))),
     ];
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script {
         sockets: random.one(&[1, 5, 15]),
         ..Script::new("", Protocol::Mqtt(version), steps)

@@ -9,7 +9,7 @@ use crore_wire::mqtt::Version;
 fn judged(protocol: Protocol, asks: &[Ask], bytes: &[u8]) -> Option<String> {
     let verdict = |cut: usize| {
         let mut answers = Answers::new(protocol);
-        answers.asked(asks);
+        answers.expect_answers_to(asks);
         let (first, second) = bytes.split_at(cut);
         let first = answers.take(&mut first.to_vec());
         first
@@ -27,7 +27,7 @@ fn judged(protocol: Protocol, asks: &[Ask], bytes: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn a_seed_says_what_attackers_do() {
+fn scripts_are_determined_by_their_seed() {
     let (all, some) = (Kinds::new(None), Kinds::new(Some("several,pages")));
     let text = |kinds: &Kinds, seed| -> String {
         let scripts = (0..60).map(|number| kinds.script(seed, number).to_string());
@@ -39,7 +39,7 @@ fn a_seed_says_what_attackers_do() {
 }
 
 #[test]
-fn malformed_answers_are_seen_and_others_are_not() {
+fn only_malformed_answers_are_reported() {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const LAST: &str =
         "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
@@ -91,7 +91,7 @@ fn malformed_answers_are_seen_and_others_are_not() {
 
 /// The port speaks HTTP too. If the server read nothing in time, it cannot know that a CONNECT is under way, so it refuses over HTTP.
 #[test]
-fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
+fn only_a_first_refusal_over_http_is_a_valid_answer_to_mqtt() {
     let mqtt = |text: &str| judged(Protocol::Mqtt(Version::V5), &[], text.as_bytes());
     let refusal = |status: &str, connection: &str| {
         format!("HTTP/1.1 {status}\r\nConnection: {connection}\r\nContent-Length: 5\r\n\r\nwords")
@@ -117,7 +117,7 @@ fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
 }
 
 #[test]
-fn malformed_packets_are_seen_and_others_are_not() {
+fn only_malformed_packets_are_reported() {
     let mqtt = |bytes: &[u8]| judged(Protocol::Mqtt(Version::V5), &[], bytes);
     let connack = [0x20, 3, 0, 0, 0];
     let (pong, bye) = ([0xd0, 0], [0xe0, 0]);
@@ -135,7 +135,7 @@ fn malformed_packets_are_seen_and_others_are_not() {
 }
 
 #[test]
-fn malformed_frames_of_http_2_are_seen() {
+fn malformed_http_2_frames_are_reported() {
     let http2 = |bytes: &[u8]| judged(Protocol::Http2, &[], bytes);
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let ping = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";

@@ -142,7 +142,7 @@ fn deaf_beside_one(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade(&format!("/sub/{topic}?since=live"), &[])),
         Step::Await(1, 2_000),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Wait(wait_ms + 1_500),
     ];
     Script {
@@ -161,7 +161,7 @@ fn deaf_to_each_other(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade(&target, &[])),
         Step::Await(1, 2_000),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Wait(random.between(0, 1_500) as u64),
         Step::Send(large),
         Step::Wait(random.between(1_000, 4_000) as u64),
@@ -200,7 +200,7 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade(&format!("/sub/{topic}?since=live"), &[])),
         Step::Await(1, 2_000),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Wait(wait_ms + 8_000),
     ];
     Script {

@@ -32,7 +32,7 @@ impl Random {
     }
 
     /// True once in `times` calls, on average.
-    pub fn rarely(&mut self, times: usize) -> bool {
+    pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 

@@ -11,8 +11,8 @@ use crate::kinds::Kinds;
 use crate::ping::Ping;
 use crate::player::{Player, Source, Stage};
 use crate::seeds::Kept;
+use crate::server_under_attack::{LimitSize, ServerUnderAttack};
 use crate::tally::Tally;
-use crate::world::{Room, World};
 
 /// Time between two checks of the server.
 const LOOK: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ const LONGEST: usize = 3;
 pub struct Round<'a> {
     pub seed: u64,
     /// The server's limits.
-    pub room: Room,
+    pub room: LimitSize,
     /// The maximum time for attackers.
     pub time: Duration,
     /// The kept seeds (which once found a fault). Their scripts are played first.
@@ -96,27 +96,27 @@ impl Round<'_> {
     /// # Panics
     /// If a condition is violated. The message has a report, followed by the server's log.
     pub fn play(&self) -> Seen {
-        let world = World::start(self.room);
+        let target = ServerUnderAttack::start(self.room);
         let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
         eprintln!(
             "adversary: seed {}, {:?} limits, server {}, {}",
             self.seed,
             self.room,
-            world.server.pid(),
-            match &world.group {
+            target.server.pid(),
+            match &target.group {
                 Some(_) => "in a control group",
                 None => "without a control group (none can be made here): its PSS is watched alone",
             }
         );
         let player = Player {
-            data: world.server.address(),
-            admin: world.server.admin(),
-            tls: world.tls.clone(),
+            data: target.server.address(),
+            admin: target.server.admin(),
+            tls: target.tls.clone(),
             sources: self.sources(),
         };
         let clients = honest::Server {
-            address: world.server.address(),
-            tls: world.tls.any.clone(),
+            address: target.server.address(),
+            tls: target.tls.any_version.clone(),
         };
         let mut memory = Memory::default();
         let judged = std::thread::scope(|scope| {
@@ -127,11 +127,11 @@ impl Round<'_> {
                 }
                 player.play(&stage, &tally);
             });
-            let judged = self.judge(&world, &tally, &stage, &ping, all, &mut memory);
+            let judged = self.judge(&target, &tally, &stage, &ping, all, &mut memory);
             stage.stop.store(true, Ordering::Relaxed);
-            if judged.is_err() && world.ended().is_none() {
+            if judged.is_err() && target.ended().is_none() {
                 // Kills the server, so that no client waits for it any more.
-                world.server.signal("KILL");
+                target.server.signal("KILL");
             }
             tally.quiet.store(true, Ordering::Relaxed);
             tally.finish.store(true, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Round<'_> {
 
     fn judge(
         &self,
-        world: &World,
+        target: &ServerUnderAttack,
         tally: &Tally,
         stage: &Stage,
         ping: &Ping,
@@ -190,30 +190,30 @@ impl Round<'_> {
         let began = Instant::now();
         let mut last_report = began;
         while began.elapsed() < self.time {
-            self.look(world, tally)?;
-            memory.look(&world.process, world.server.admin())?;
+            self.look(target, tally)?;
+            memory.look(&target.process, target.server.admin())?;
             if last_report.elapsed() > PROGRESS {
                 last_report = Instant::now();
-                self.progress(world, tally, stage, began);
+                self.progress(target, tally, stage, began);
             }
             std::thread::sleep(LOOK);
         }
         stage.stop.store(true, Ordering::Relaxed);
         let left = Instant::now();
         while left.elapsed() < ALONE {
-            self.look(world, tally)?;
+            self.look(target, tally)?;
             std::thread::sleep(LOOK);
         }
         tally.quiet.store(true, Ordering::Relaxed);
-        self.settled(world, tally, true)?;
+        self.settled(target, tally, true)?;
         tally.finish.store(true, Ordering::Relaxed);
         while all.iter().any(|one| !one.is_finished()) {
-            self.look(world, tally)?;
+            self.look(target, tally)?;
             std::thread::sleep(LOOK);
         }
-        self.settled(world, tally, false)?;
-        self.look(world, tally)?;
-        self.progress(world, tally, stage, began);
+        self.settled(target, tally, false)?;
+        self.look(target, tally)?;
+        self.progress(target, tally, stage, began);
         match too_late(tally, ping, self.late) {
             late if late.is_empty() => Ok(()),
             late => Err(late),
@@ -221,11 +221,11 @@ impl Round<'_> {
     }
 
     /// Checks the conditions that must hold all the time.
-    fn look(&self, world: &World, tally: &Tally) -> Result<(), Vec<String>> {
-        if let Some(how) = world.ended() {
+    fn look(&self, target: &ServerUnderAttack, tally: &Tally) -> Result<(), Vec<String>> {
+        if let Some(how) = target.ended() {
             return Err(vec![format!("the server ended: {how}")]);
         }
-        let grown = world.process.peak_bytes();
+        let grown = target.process.peak_bytes();
         let bound = bound_bytes(self.room);
         if grown > bound {
             let (is, may) = (mib(grown), mib(bound));
@@ -236,7 +236,7 @@ impl Round<'_> {
         match tally.faults() {
             faults if faults.is_empty() => Ok(()),
             // Clients whose connections end with the server cannot tell why. If the server has ended, that is the better reason.
-            faults => match world.ended_soon() {
+            faults => match target.ended_soon() {
                 Some(how) => Err(vec![format!("the server ended: {how}")]),
                 None => Err(faults),
             },
@@ -244,15 +244,20 @@ impl Round<'_> {
     }
 
     /// Waits for the conditions that must hold some time after the attackers, or all clients, have left.
-    fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
+    fn settled(
+        &self,
+        target: &ServerUnderAttack,
+        tally: &Tally,
+        honest: bool,
+    ) -> Result<(), Vec<String>> {
         let began = Instant::now();
         loop {
-            self.look(world, tally)?;
-            let left = match Metrics::read(world.server.admin()) {
+            self.look(target, tally)?;
+            let left = match Metrics::read(target.server.admin()) {
                 None => vec!["the admin port does not answer".to_string()],
                 Some(metrics) => {
                     let mut left = metrics.left(honest);
-                    let (grown, may) = (world.process.grown_bytes(), explained_bytes(&metrics));
+                    let (grown, may) = (target.process.grown_bytes(), explained_bytes(&metrics));
                     if grown > may {
                         let (is, may) = (mib(grown), mib(may));
                         left.push(format!(
@@ -275,7 +280,7 @@ impl Round<'_> {
         }
     }
 
-    fn progress(&self, world: &World, tally: &Tally, stage: &Stage, began: Instant) {
+    fn progress(&self, target: &ServerUnderAttack, tally: &Tally, stage: &Stage, began: Instant) {
         let (begun, opened, open) = stage.counts();
         eprintln!(
             "adversary: {} s: {begun} scripts, {opened} connections ({open} open); honest clients published {} and took {}, \
@@ -284,7 +289,7 @@ impl Round<'_> {
             tally.published.load(Ordering::Relaxed),
             tally.taken.load(Ordering::Relaxed),
             tally.worst_ms.load(Ordering::Relaxed),
-            mib(world.process.peak_bytes()),
+            mib(target.process.peak_bytes()),
             mib(bound_bytes(self.room)),
         );
     }

@@ -43,7 +43,7 @@ pub struct TlsStart {
     /// Splits the ClientHello into records of this many bytes. 0: one record.
     pub hello_piece: usize,
     /// TLS 1.2 only.
-    pub old: bool,
+    pub old_version: bool,
 }
 
 /// The protocol by whose rules the answers are read.
@@ -61,7 +61,7 @@ pub enum Protocol {
 pub enum Step {
     Send(Send),
     /// Stops reading, or reads again.
-    Deaf(bool),
+    StopReading(bool),
     Wait(u64),
     /// Waits until this many answers (HTTP), frames or packets have arrived since the start, but at most this many milliseconds.
     Await(usize, u64),
@@ -181,8 +181,8 @@ impl fmt::Display for Step {
                 }
                 f.write_str(")")
             }
-            Step::Deaf(true) => f.write_str("reads no more"),
-            Step::Deaf(false) => f.write_str("reads again"),
+            Step::StopReading(true) => f.write_str("reads no more"),
+            Step::StopReading(false) => f.write_str("reads again"),
             Step::Wait(ms) => write!(f, "waits {ms} ms"),
             Step::Await(count, ms) => write!(f, "awaits {count} answers, at most {ms} ms"),
             Step::KeyUpdates(count) => write!(f, "updates its keys {count} times"),

@@ -2,7 +2,7 @@
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
-use crate::http::{ask, end, readable, since, topic};
+use crate::http::{ask, random_ending, random_readable_topic, random_since, random_topic};
 use crate::random::Random;
 use crate::script::{Ask, Protocol, Script, Send, Step};
 
@@ -11,7 +11,7 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// The header fields of a valid handshake.
-const RIGHT: [(&str, &str); 4] = [
+const VALID_HANDSHAKE: [(&str, &str); 4] = [
     ("Connection", "Upgrade"),
     ("Upgrade", "websocket"),
     ("Sec-WebSocket-Version", "13"),
@@ -20,7 +20,12 @@ const RIGHT: [(&str, &str); 4] = [
 
 /// A valid upgrade request with more header fields.
 pub fn upgrade(target: &str, extra_headers: &[(&'static str, &'static str)]) -> Send {
-    ask("GET", target, &[&RIGHT, extra_headers].concat(), b"")
+    ask(
+        "GET",
+        target,
+        &[&VALID_HANDSHAKE, extra_headers].concat(),
+        b"",
+    )
 }
 
 /// A client's frame.
@@ -30,7 +35,7 @@ pub fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn protocol(random: &mut Random) -> &'static [(&'static str, &'static str)] {
+fn random_handshake_extras(random: &mut Random) -> &'static [(&'static str, &'static str)] {
     random.one::<&[(&str, &str)]>(&[
         &[],
         &[("Sec-WebSocket-Protocol", "ws+meta.nchan")],
@@ -52,18 +57,18 @@ fn target(random: &mut Random) -> String {
         "/interest",
         "/nowhere",
     ]);
-    if random.rarely(2) {
-        return format!("{path}/{}?{}", topic(random), since(random));
+    if random.one_in(2) {
+        return format!("{path}/{}?{}", random_topic(random), random_since(random));
     }
     let mut pairs: Vec<String> = (0..random.between(1, 4))
         .map(|_| match random.below(5) {
             0 => "filter=evil/%23".to_string(),
-            _ if path == "/sub" => format!("topic={}", readable(random)),
-            _ => format!("topic={}", topic(random)),
+            _ if path == "/sub" => format!("topic={}", random_readable_topic(random)),
+            _ => format!("topic={}", random_topic(random)),
         })
         .collect();
-    pairs.push(since(random).to_string());
-    if random.rarely(3) {
+    pairs.push(random_since(random).to_string());
+    if random.one_in(3) {
         pairs.push("envelope=json".to_string());
     }
     format!("{path}?{}", pairs.join("&"))
@@ -71,13 +76,13 @@ fn target(random: &mut Random) -> String {
 
 /// An upgrade request in which something is missing or wrong.
 pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
-    let mut fields = RIGHT.to_vec();
+    let mut fields = VALID_HANDSHAKE.to_vec();
     for _ in 0..random.between(1, 2) {
-        let at = random.below(fields.len());
+        let index = random.below(fields.len());
         match random.below(3) {
-            0 if fields.len() > 1 => drop(fields.remove(at)),
-            1 => fields[at].1 = random.one(&["", "8", "h2c", "AAAA", "close, Upgrade"]),
-            _ => fields.extend(protocol(random)),
+            0 if fields.len() > 1 => drop(fields.remove(index)),
+            1 => fields[index].1 = random.one(&["", "8", "h2c", "AAAA", "close, Upgrade"]),
+            _ => fields.extend(random_handshake_extras(random)),
         }
     }
     let method = random.one(&["GET", "GET", "GET", "HEAD", "POST"]);
@@ -88,10 +93,10 @@ pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
 pub fn upgrades(random: &mut Random) -> Script {
     let target = target(random);
     let mut steps = vec![Step::Send(broken_upgrade(random, &target))];
-    if random.rarely(2) {
+    if random.one_in(2) {
         steps.push(Step::Await(1, 300));
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
@@ -105,8 +110,8 @@ fn any_frame(random: &mut Random) -> Send {
             let begun = frame(Opcode::Text, b"frag");
             let begun = [&[begun[0] & 0x7f], &begun[1..]].concat();
             let ping = frame(Opcode::Ping, b"p");
-            let rest = frame(Opcode::Continuation, b"ment");
-            ("a message in two frames", [begun, ping, rest].concat())
+            let last = frame(Opcode::Continuation, b"ment");
+            ("a message in two frames", [begun, ping, last].concat())
         }
         7 => ("a ping", frame(Opcode::Ping, b"beat")),
         8 => ("a pong", frame(Opcode::Pong, b"")),
@@ -135,26 +140,29 @@ fn any_frame(random: &mut Random) -> Send {
 
 /// A valid upgrade, and then frames.
 pub fn walk(random: &mut Random) -> Script {
-    let mut steps = vec![Step::Send(upgrade(&target(random), protocol(random)))];
-    if random.rarely(2) {
+    let mut steps = vec![Step::Send(upgrade(
+        &target(random),
+        random_handshake_extras(random),
+    ))];
+    if random.one_in(2) {
         steps.push(Step::Wait(50));
     }
     for _ in 0..random.between(0, 8) {
         let send = any_frame(random);
         let piece = random.one(&[0, 0, 0, 1_000]);
         steps.push(Step::Send(send.in_pieces(piece, 0)));
-        if random.rarely(4) {
+        if random.one_in(4) {
             steps.push(Step::Wait(random.between(1, 200) as u64));
         }
     }
-    steps.extend(end(random));
+    steps.extend(random_ending(random));
     Script::new("", Protocol::Http, steps)
 }
 
 /// Tests RFC 6455 section 5.5.1: an acknowledgement from another shard must not come after the Close frame. The client sends
 /// pings without reading, until the server's pongs fill its socket or nearly do. Then it sends messages, pings and a Close frame in one write, and only then
 /// reads.
-pub fn last_word(random: &mut Random) -> Script {
+pub fn answer_before_close(random: &mut Random) -> Script {
     let meta = [("Sec-WebSocket-Protocol", "ws+meta.nchan")];
     let ping = frame(Opcode::Ping, &[b'p'; 125]);
     let before = Send::new("a ping of 125 bytes", ping.clone()).times(random.between(1, 450));
@@ -162,14 +170,14 @@ pub fn last_word(random: &mut Random) -> Script {
     last.extend(ping.repeat(random.between(1, 450)));
     last.extend(frame(Opcode::Close, &1000_u16.to_be_bytes()));
     let steps = vec![
-        Step::Send(upgrade(&format!("/pub/{}", topic(random)), &meta)),
+        Step::Send(upgrade(&format!("/pub/{}", random_topic(random)), &meta)),
         Step::Await(1, 300),
-        Step::Deaf(true),
+        Step::StopReading(true),
         Step::Send(before.in_pieces(4_000, 1)),
         Step::Wait(random.between(20, 200) as u64),
         Step::Send(Send::new("messages, pings and a Close frame", last)),
         Step::Wait(random.between(50, 400) as u64),
-        Step::Deaf(false),
+        Step::StopReading(false),
     ];
     Script {
         receive_buffer: Some(4_096),

@@ -5,7 +5,7 @@ use crore_wire::deflate::Compressor;
 use crore_wire::mqtt::Version;
 use crore_wire::websocket::frame::Opcode;
 
-use crate::http::{LARGE, ask, topic};
+use crate::http::{LARGE, ask, random_topic};
 use crate::mqtt::{connect_as, publish_to, subscribe_to, unsubscribe_from};
 use crate::random::Random;
 use crate::script::{Protocol, Script, Send, Step};
@@ -32,7 +32,10 @@ pub fn empty_blocks(random: &mut Random) -> Script {
     let send = Send::new(format!("{} empty blocks", 4 * fours), compressed(&blocks));
     let path = random.one(&["/sub", "/pub"]);
     let steps = vec![
-        Step::Send(upgrade(&format!("{path}/{}", topic(random)), &DEFLATE)),
+        Step::Send(upgrade(
+            &format!("{path}/{}", random_topic(random)),
+            &DEFLATE,
+        )),
         Step::Await(1, 300),
         Step::Send(send.times(random.between(1, 2))),
         Step::Wait(random.between(500, 3_000) as u64),
@@ -54,7 +57,10 @@ pub fn inflating(random: &mut Random) -> Script {
     // A subscriber's messages are inflated too, and then dropped.
     let path = random.one(&["/sub", "/sub", "/pub"]);
     let steps = vec![
-        Step::Send(upgrade(&format!("{path}/{}", topic(random)), &DEFLATE)),
+        Step::Send(upgrade(
+            &format!("{path}/{}", random_topic(random)),
+            &DEFLATE,
+        )),
         Step::Await(1, 300),
         Step::Send(send.times(random.one(&[1, 5, 15]))),
         Step::Wait(random.between(500, 3_000) as u64),
@@ -83,7 +89,7 @@ fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
 /// Filters of many levels, with `+` at different levels.
 pub fn deep_filters(random: &mut Random) -> Script {
     let filter = |random: &mut Random| {
-        let level = |level: &'static str| match random.rarely(3) && level != "evil" {
+        let level = |level: &'static str| match random.one_in(3) && level != "evil" {
             true => "+",
             false => level,
         };
@@ -146,7 +152,7 @@ pub fn long_origins(random: &mut Random) -> Script {
     let host: String = (0..letters).map(letter).collect();
     let origin = format!("http://{host}.example");
     let (method, body) = random.one(&[("GET", ""), ("POST", "x"), ("OPTIONS", "")]);
-    let target = format!("/pub/{}", topic(random));
+    let target = format!("/pub/{}", random_topic(random));
     let asked = ask(method, &target, &[("Origin", &origin)], body.as_bytes());
     let count = random.one(&[1, 10, 100]);
     let steps = vec![Step::Send(asked.times(count)), Step::Await(count, 5_000)];

@@ -56,7 +56,7 @@ fn of_user(server: &Server, user: &str) -> Client {
 }
 
 #[test]
-fn only_the_key_opens_the_api_and_off_it_names_the_setting() {
+fn server_api_needs_its_key_and_names_the_setting_when_disabled() {
     let server = Server::with_admin(&keyed());
     let body = r#"{"channel":"a","data":1}"#;
     for (field, expected) in [

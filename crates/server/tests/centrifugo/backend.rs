@@ -153,7 +153,7 @@ fn call(client: &mut Client, data: Value) -> Value {
 }
 
 #[test]
-fn backend_gets_the_call_and_its_answer_goes_to_the_client() {
+fn backend_gets_the_call_and_the_client_gets_its_answer() {
     let backend = Backend::start();
     let server = backend.server("");
     let mut client = Client::connected(&server);
@@ -182,7 +182,7 @@ fn backend_gets_the_call_and_its_answer_goes_to_the_client() {
 }
 
 #[test]
-fn errors_of_a_backend_are_told_and_its_failures_are_temporary() {
+fn errors_of_a_backend_are_passed_on_and_its_failures_are_temporary() {
     let backend = Backend::start();
     let server = backend.server("");
     let mut client = Client::connected(&server);
@@ -246,7 +246,7 @@ fn slow_answer_delays_no_other_command_and_calls_have_a_limit() {
 }
 
 #[test]
-fn one_user_leaves_places_of_the_backend_to_others() {
+fn calls_of_one_user_leave_room_for_others() {
     let backend = Backend::start();
     let more = "timeout_s = 60\nconcurrency = 2\ncalls_max = 8";
     let server = closed_with(&backend.settings(more));
@@ -283,7 +283,7 @@ fn call_that_waited_too_long_is_never_sent() {
 }
 
 #[test]
-fn member_that_stands_twice_makes_an_answer_malformed() {
+fn duplicate_member_makes_an_answer_malformed() {
     let backend = Backend::with_body("{\"result\":{\"data\":1},\"result\":{\"data\":2}}");
     let server = backend.server("");
     let reply = call(&mut Client::connected(&server), json!({}));
@@ -405,7 +405,7 @@ fn commands_behind_a_subscribe_wait_for_the_backend() {
 }
 
 #[test]
-fn subscription_ends_when_the_backend_says() {
+fn subscription_ends_at_the_time_that_the_backend_grants() {
     let backend = Backend::start();
     let server = backend.server_for("'subscribe'");
     let mut client = Client::connected(&server);
@@ -483,7 +483,7 @@ fn connect_with(client: &mut Client, answer: &Value) -> u32 {
 }
 
 #[test]
-fn backend_says_who_connects_and_what_the_server_subscribes() {
+fn backend_grants_connections_and_server_side_subscriptions() {
     let backend = Backend::start();
     let server = closed_with(&backend.settings_for("'connect', 'rpc'", ""));
     let meta = json!({"answer": {"result": {}}});
@@ -527,7 +527,7 @@ fn backend_says_who_connects_and_what_the_server_subscribes() {
 }
 
 #[test]
-fn client_whom_the_backend_does_not_let_in_does_not_connect() {
+fn client_refused_by_the_backend_does_not_connect() {
     let backend = Backend::start();
     let server = backend.server_for("'connect'");
     let closed = |data: Value| {
@@ -574,7 +574,7 @@ fn connected_until(server: &Server, end_s: u64, later: &Value) -> Option<Client>
 }
 
 #[test]
-fn backend_is_asked_before_a_connection_ends_that_it_has_granted() {
+fn backend_is_asked_before_its_granted_connection_ends() {
     let backend = Backend::start();
     let server = backend.server_for("'connect', 'refresh'");
     let expired = json!({"result": {"expired": true}});
@@ -589,7 +589,7 @@ fn backend_is_asked_before_a_connection_ends_that_it_has_granted() {
 }
 
 #[test]
-fn backend_is_asked_before_a_subscription_ends_that_it_has_granted() {
+fn backend_is_asked_before_its_granted_subscription_ends() {
     let backend = Backend::start();
     let server = backend.server_for("'connect', 'subscribe', 'sub_refresh'");
     let expired = json!({"result": {"expired": true}});

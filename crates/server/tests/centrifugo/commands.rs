@@ -8,7 +8,7 @@ use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
 #[test]
-fn a_client_is_told_its_id_and_the_interval_of_pings() {
+fn connect_reply_has_the_client_id_and_the_ping_interval() {
     let server = Server::with(&format!("{ON}ping_interval_s = 7\n"));
     let reply = Client::open(&server).ask("connect", json!({}));
     let connect = &reply["connect"];
@@ -69,7 +69,7 @@ fn an_unsubscribed_client_gets_nothing_more() {
 }
 
 #[test]
-fn history_answers_messages_from_either_end_and_after_a_position() {
+fn history_is_read_from_either_end_and_after_a_position() {
     let server = server();
     let mut client = Client::connected(&server);
     for n in 1..=5 {
@@ -103,7 +103,7 @@ fn history_answers_messages_from_either_end_and_after_a_position() {
 }
 
 #[test]
-fn a_history_that_is_too_long_is_cut_at_its_newer_end_or_refused() {
+fn too_long_history_is_truncated_at_its_newer_end_or_refused() {
     let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
     let server = Server::with(&format!("{ON}{rule}"));
     let mut client = Client::connected(&server);
@@ -148,7 +148,7 @@ fn history_of_another_epoch_is_unrecoverable() {
 }
 
 #[test]
-fn presence_tells_who_subscribes_and_presence_stats_how_many() {
+fn presence_lists_subscribers_and_presence_stats_counts_them() {
     let server = Server::with(&format!(
         "[[rule]]\nmatch = 'room'\npresence = true\npresence_max = 400\n{ON}"
     ));
@@ -252,7 +252,7 @@ fn command_that_needs_a_backend_gets_not_available() {
 }
 
 #[test]
-fn unsubscribe_behind_its_subscribe_waits_for_the_answer() {
+fn unsubscribe_waits_for_the_answer_to_its_subscribe() {
     let server = server();
     let mut client = Client::connected(&server);
     let mut frame = Vec::new();

@@ -26,7 +26,7 @@ fn next(client: &mut Client) -> (String, bool) {
 }
 
 #[test]
-fn subscriber_gets_the_first_message_whole_and_then_what_changes() {
+fn subscriber_gets_the_first_message_complete_and_then_deltas() {
     let server = server();
     let mut client = Client::connected(&server);
     let result = subscribe(&mut client, "a");
@@ -54,7 +54,7 @@ fn subscriber_gets_the_first_message_whole_and_then_what_changes() {
 }
 
 #[test]
-fn recovered_messages_are_whole_and_deltas_follow() {
+fn recovered_messages_are_complete_and_deltas_follow() {
     let server = server();
     let mut client = Client::connected(&server);
     let begin = subscribe(&mut client, "a");

@@ -8,7 +8,7 @@ use crate::support::http::Conn;
 use crate::support::ws::{Ws, handshake};
 
 #[test]
-fn a_protocol_that_is_off_answers_404_with_the_setting() {
+fn disabled_protocol_answers_404_with_the_setting() {
     let server = Server::start();
     let paths = [PATH, "/connection/sse", "/connection/uni_sse", "/emulation"];
     for path in paths {
@@ -44,7 +44,7 @@ fn the_path_is_a_setting() {
 }
 
 #[test]
-fn a_stopping_server_tells_its_clients_to_come_back() {
+fn stopping_server_asks_its_clients_to_reconnect() {
     let server = Server::with(ON);
     let mut client = Client::connected(&server);
     client.subscribe("a");

@@ -132,7 +132,7 @@ fn clients_of_a_websocket_and_of_one_way_have_no_session() {
 }
 
 #[test]
-fn session_that_does_not_exist_is_answered_as_any_other_and_changes_nothing() {
+fn post_to_an_unknown_session_gets_the_usual_answer_and_changes_nothing() {
     let server = server();
     let mut client = Poster::connected(&server, stream, "");
     let session = client.session.as_str().expect("a text").to_string();
@@ -164,7 +164,7 @@ fn session_that_does_not_exist_is_answered_as_any_other_and_changes_nothing() {
 }
 
 #[test]
-fn other_node_and_bad_bodies_are_refused() {
+fn posts_for_another_node_and_bad_bodies_are_refused() {
     let server = server();
     let client = Poster::connected(&server, stream, "");
     let body = json!({"session": client.session, "node": "another", "data": "{}"});

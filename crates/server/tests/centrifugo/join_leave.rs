@@ -34,7 +34,7 @@ fn await_members(client: &mut Client, count: u64) {
 }
 
 #[test]
-fn subscription_is_told_who_comes_and_who_leaves_if_it_asks() {
+fn subscription_gets_joins_and_leaves_if_it_asks() {
     let server = Server::with(&format!("{RULES}{ON}[presence]\nleave_s = 0\n"));
     let _before = Ws::open(&server, "/sub/room", &[]);
     let mut client = Client::connected(&server);
@@ -76,7 +76,7 @@ fn subscription_is_told_who_comes_and_who_leaves_if_it_asks() {
 }
 
 #[test]
-fn user_that_comes_back_leaves_and_joins_for_those_who_are_told_of_clients() {
+fn returning_user_is_a_leave_and_a_join_for_watchers_of_clients() {
     let rights = "[[rule]]\nmatch = '#'\npresence = true\n[access.anonymous]\ninfo = ['#']\n";
     let server = Server::with(&format!(
         "{ON}{rights}[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"

@@ -8,7 +8,7 @@ use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 
 #[test]
-fn a_publication_reaches_each_subscriber_with_its_position() {
+fn publication_reaches_each_subscriber_with_its_position() {
     let server = server();
     let mut clients = [(); 3].map(|()| Client::connected(&server));
     let begins = clients.each_mut().map(|client| client.subscribe("news"));
@@ -31,7 +31,7 @@ fn a_publication_reaches_each_subscriber_with_its_position() {
 }
 
 #[test]
-fn a_client_of_fifty_channels_gets_each_message_once() {
+fn client_of_fifty_channels_gets_each_message_once() {
     let server = server();
     let mut client = Client::connected(&server);
     let channels: Vec<String> = (0..50).map(|n| format!("tickers/{n}")).collect();

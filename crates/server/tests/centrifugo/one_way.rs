@@ -165,7 +165,7 @@ fn stream_of_a_bad_connect_ends_with_a_push() {
 }
 
 #[test]
-fn streams_take_get_and_post_and_old_http() {
+fn streams_accept_get_and_post_and_http_1_0() {
     let server = Server::with(ON);
     let mut conn = Conn::open(&server);
     let paths = ["/connection/uni_sse", "/connection/uni_http_stream"];
@@ -189,7 +189,7 @@ fn streams_take_get_and_post_and_old_http() {
 }
 
 #[test]
-fn stream_is_told_that_the_server_stops() {
+fn stream_is_told_when_the_server_stops() {
     let server = Server::with(ON);
     let mut body = Body::events(&server, "{}");
     assert!(body.push()["connect"].is_object());

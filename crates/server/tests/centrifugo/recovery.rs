@@ -39,7 +39,7 @@ fn a_client_that_recovers_gets_what_it_missed() {
 }
 
 #[test]
-fn a_client_without_losses_recovers_with_nothing() {
+fn client_that_missed_nothing_recovers_without_messages() {
     let server = server();
     let mut client = Client::connected(&server);
     let begin = client.subscribe("a");
@@ -52,7 +52,7 @@ fn a_client_without_losses_recovers_with_nothing() {
 }
 
 #[test]
-fn a_loss_is_told_by_recovered_false() {
+fn loss_is_reported_by_recovered_false() {
     let server = Server::with(&format!("{ON}[[rule]]\nmatch = '#'\nlog_messages = 2\n"));
     let mut client = Client::connected(&server);
     let begin = client.subscribe("a");
@@ -134,7 +134,7 @@ fn a_client_recovers_from_a_crash_without_a_loss() {
 }
 
 #[test]
-fn a_slow_client_reads_on_from_the_log() {
+fn slow_client_continues_from_the_log() {
     let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
     let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
     let mut client = Client::connected(&server);
@@ -153,7 +153,7 @@ fn a_slow_client_reads_on_from_the_log() {
 }
 
 #[test]
-fn a_slow_client_that_lost_messages_is_told_and_recovers() {
+fn slow_client_that_lost_messages_is_told_and_recovers() {
     let rule = "[[rule]]\nmatch = '#'\nlog_messages = 3\n";
     let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
     let mut client = Client::connected(&server);
@@ -263,7 +263,7 @@ fn history_after_the_position_of_a_deletion_is_empty() {
 }
 
 #[test]
-fn slow_client_is_told_that_what_it_had_to_read_was_deleted() {
+fn slow_client_is_told_of_the_deletion_of_its_unread_messages() {
     let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
     let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
     let mut client = Client::connected(&server);

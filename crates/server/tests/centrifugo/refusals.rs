@@ -7,7 +7,7 @@ use crate::support::Server;
 use crate::support::ws::{BINARY, FIN, Ws};
 
 #[test]
-fn a_frame_that_is_no_command_ends_its_connection_alone() {
+fn frame_without_a_valid_command_ends_only_its_connection() {
     let server = server();
     let mut other = Client::connected(&server);
     for frame in [
@@ -34,7 +34,7 @@ fn a_frame_that_is_no_command_ends_its_connection_alone() {
 }
 
 #[test]
-fn a_cut_frame_of_protobuf_ends_its_connection() {
+fn truncated_protobuf_frame_ends_its_connection() {
     let server = server();
     for frame in [&b"\x04\x08\x01\x22"[..], b"\xff", b"\x7f", b""] {
         let target = format!("{PATH}?cf_protocol=protobuf");
@@ -63,7 +63,7 @@ fn connect_lists_no_more_channels_than_a_connection_can_subscribe_to() {
 }
 
 #[test]
-fn the_first_command_is_connect() {
+fn command_before_connect_is_refused() {
     let server = server();
     for request in ["subscribe", "publish", "ping", "history", "rpc", "refresh"] {
         let mut client = Client::open(&server);
@@ -127,7 +127,7 @@ fn ten_thousand_commands_in_a_frame_are_refused() {
 }
 
 #[test]
-fn limits_have_their_codes() {
+fn exceeded_limits_have_their_error_codes() {
     let limits = "[limits]\ntopics_per_connection = 2\nmessage_bytes = 1000\n";
     let server = Server::with(&format!("{ON}frame_beside_bytes = 2000\n{limits}"));
     let mut client = Client::connected(&server);

@@ -46,7 +46,7 @@ pub fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
 pub const LATER_S: u64 = 4_000_000_000;
 
 #[test]
-fn a_token_grants_what_it_names() {
+fn token_grants_only_its_named_channels() {
     let server = closed("");
     let claims = json!({"sub": "ann", "exp": LATER_S, "subscribe": ["a", "b"], "publish": ["b"]});
     let mut client = Client::with_token(&server, &token(&claims));
@@ -173,7 +173,7 @@ fn subscriptions_that_a_new_connection_token_does_not_grant_end() {
 }
 
 #[test]
-fn a_client_without_a_token_may_do_what_everybody_may() {
+fn client_without_a_token_has_only_anonymous_rights() {
     let server = closed("anonymous = { subscribe = [\"open/#\"] }\n");
     let mut client = Client::connected(&server);
     client.subscribe("open/a");

@@ -75,7 +75,7 @@ fn bytes_of_an_argument_are_published_as_they_are() {
 }
 
 #[test]
-fn message_may_stand_in_a_file_or_on_stdin() {
+fn message_may_come_from_a_file_or_stdin() {
     let server = Server::start();
     let url = format!("http://{}", server.address());
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -110,7 +110,7 @@ fn message_may_stand_in_a_file_or_on_stdin() {
 }
 
 #[test]
-fn input_without_an_end_is_refused_when_it_is_more_than_a_message() {
+fn endless_input_is_refused_at_the_size_limit_of_a_message() {
     for args in [
         &["pub", "a"][..],
         &["pub", "a", "-"],
@@ -183,7 +183,7 @@ fn password_in_a_url_is_never_shown() {
 }
 
 #[test]
-fn empty_log_variable_is_as_none() {
+fn empty_log_variable_is_ignored() {
     for (value, is_told) in [("", false), (" ", false), ("loud", true), ("crore=x", true)] {
         let server = Server::with_environment("", &[("RUST_LOG", value)]);
         let log = eventually("the line of the start", || {

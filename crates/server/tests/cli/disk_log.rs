@@ -151,7 +151,7 @@ fn every_record_is_dumped_with_its_message() {
 }
 
 #[test]
-fn segments_base_partitions_and_totals_are_told() {
+fn log_report_has_segments_base_partitions_and_totals() {
     let state = left();
     let found = json(&log("inspect", &state.directory, &["--json"]));
     assert_eq!(found["identity"].as_str().map(str::len), Some(16));
@@ -230,7 +230,7 @@ fn one_changed_byte_is_found_with_its_segment_and_byte() {
 }
 
 #[test]
-fn a_torn_end_is_told_and_is_no_damage() {
+fn torn_end_is_reported_and_is_no_damage() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "kept");
@@ -303,7 +303,7 @@ fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
 }
 
 #[test]
-fn missing_and_newer_and_linked_segments_are_told() {
+fn missing_newer_and_linked_segments_are_reported() {
     let state = left();
     let other = state.directory.join("log/segment-0000000003.log");
     std::fs::copy(segment(&state), &other).expect("a copy");
@@ -354,7 +354,7 @@ fn a_directory_without_a_log_ends_with_2() {
 }
 
 #[test]
-fn a_running_server_goes_on_while_its_log_is_read() {
+fn running_server_continues_while_its_log_is_read() {
     let state = State::new();
     let server = Server::with(&state.settings());
     for n in 0..20 {

@@ -36,7 +36,7 @@ fn full() -> (OwnedFd, UnixStream) {
 }
 
 #[test]
-fn a_server_serves_and_stops_while_its_stderr_takes_nothing() {
+fn server_serves_and_stops_with_a_blocked_stderr() {
     let (stderr, _reader) = full();
     // The test cannot read the port from the log, so the server gets a fixed port at an address that no other test uses.
     let pid = std::process::id();

@@ -88,7 +88,7 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
-fn each_form_of_the_log_filter_is_taken_or_told() {
+fn each_form_of_the_log_filter_is_accepted_or_refused_with_a_reason() {
     for filter in [
         "debug",
         "WARN",

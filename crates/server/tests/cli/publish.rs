@@ -56,7 +56,7 @@ fn pub_exits_with_1_and_the_servers_reason() {
 }
 
 #[test]
-fn a_client_without_a_token_is_told_where_it_goes() {
+fn tool_without_a_token_says_where_to_put_it() {
     for args in [
         &["pub", "a", "hello"][..],
         &["sub", "a"],
@@ -79,7 +79,7 @@ fn a_client_without_a_token_is_told_where_it_goes() {
 }
 
 #[test]
-fn pub_takes_stdin_whole_or_by_lines() {
+fn pub_reads_stdin_as_one_message_or_by_lines() {
     let whole = Scripted::start(&[|peer| {
         let request = peer.request();
         assert_eq!(request.body, "one\ntwo\n");
@@ -112,7 +112,7 @@ fn pub_takes_stdin_whole_or_by_lines() {
 
 /// The tool prints this only for a user at a terminal, not into a pipe or for a script.
 #[test]
-fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
+fn tool_confirms_publish_and_subscribe_at_a_terminal() {
     if !tools::has("script") {
         return;
     }
@@ -152,7 +152,7 @@ fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
 
 /// Like mosquitto_pub, the tool publishes nothing for an empty input: in a pipe, the command before it has probably failed.
 #[test]
-fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one() {
+fn empty_input_is_no_message_but_an_empty_argument_is() {
     let empty = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("empty-{}", std::process::id()));
     std::fs::write(&empty, "").unwrap();
@@ -188,7 +188,7 @@ fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one()
 }
 
 #[test]
-fn a_line_that_fails_is_named_with_how_many_were_published() {
+fn failed_line_is_named_with_the_number_of_published_lines() {
     let server = Scripted::start(&[|peer| {
         for _ in 0..2 {
             peer.request();
@@ -204,7 +204,7 @@ fn a_line_that_fails_is_named_with_how_many_were_published() {
 }
 
 #[test]
-fn files_are_messages_of_their_own_and_a_message_may_be_retained() {
+fn each_file_is_a_message_and_may_be_retained() {
     let path = |name: &str| {
         let name = format!("publish-{name}-{}", std::process::id());
         let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -242,7 +242,7 @@ fn files_are_messages_of_their_own_and_a_message_may_be_retained() {
 }
 
 #[test]
-fn a_publish_that_is_repeated_with_its_key_publishes_only_what_is_missing() {
+fn repeated_publish_with_a_key_publishes_only_the_missing_messages() {
     let server = Scripted::start(&[|peer| {
         let request = peer.request();
         assert_eq!(request.header("idempotency-key"), Some("today"));
@@ -280,7 +280,7 @@ fn a_publish_that_is_repeated_with_its_key_publishes_only_what_is_missing() {
 }
 
 #[test]
-fn the_words_of_a_problem_are_told_as_words() {
+fn detail_of_a_problem_is_printed_as_text() {
     let server = Server::start();
     let url = format!("http://{}", server.address());
     let output = output_of(&["pub", "$SYS/a", "x", "--server", &url]);
@@ -297,7 +297,7 @@ fn a_topic_with_the_wildcards_of_other_servers_can_be_published_to() {
 }
 
 #[test]
-fn the_words_of_an_admin_port_are_told_as_words() {
+fn error_of_the_admin_port_is_printed_as_text() {
     let server = Scripted::start(&[|peer| {
         peer.request();
         peer.respond("404 Not Found", r#"{"error":"this is the admin port"}"#);

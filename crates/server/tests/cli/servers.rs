@@ -10,7 +10,7 @@ use crate::{crore, run, text};
 const AWAY: &str = "http://127.0.0.1:1";
 
 #[test]
-fn the_first_server_that_is_there_serves_each_command() {
+fn first_reachable_server_serves_each_command() {
     let server = Server::with("");
     publish(&server, "news", "kept");
     let url = server.url("");
@@ -64,7 +64,7 @@ fn the_first_server_that_is_there_serves_each_command() {
 }
 
 #[test]
-fn without_any_server_the_error_is_that_of_the_last_one() {
+fn error_is_that_of_the_last_server_if_none_is_reachable() {
     let last = "http://127.0.0.1:2";
     for command in [&["pub", "a", "b"][..], &["sub", "a"], &["history", "a"]] {
         let done = run(&[command, &["-s", AWAY, "-s", last]].concat());
@@ -80,7 +80,7 @@ const STREAM: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:\n\n";
 
 #[test]
-fn a_subscription_goes_on_at_the_next_server_behind_its_last_message() {
+fn subscription_continues_at_the_next_server_after_its_last_message() {
     let first: &'static [Step] = &[|peer| {
         peer.request();
         peer.say(format!(

@@ -29,7 +29,7 @@ fn shown(command: &mut Command, replaced: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_help_of_each_command_is_as_it_was() {
+fn help_of_each_command_is_unchanged() {
     for args in [
         &["--help"][..],
         &["serve", "--help"],
@@ -48,7 +48,7 @@ fn the_help_of_each_command_is_as_it_was() {
 }
 
 #[test]
-fn complaints_about_a_settings_file_are_as_they_were() {
+fn errors_about_a_settings_file_are_unchanged() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/misspelled.toml");
     let mut command = crore(&["serve", "--check", "--config", "misspelled.toml"]);
     command.current_dir(file.parent().expect("a directory"));
@@ -56,7 +56,7 @@ fn complaints_about_a_settings_file_are_as_they_were() {
 }
 
 #[test]
-fn hints_for_mistyped_commands_are_as_they_were() {
+fn hints_for_mistyped_commands_are_unchanged() {
     let slips: Vec<String> = [
         &["version"][..],
         &["status"],
@@ -118,7 +118,7 @@ fn each_help_fits_a_screen_and_has_an_example() {
 }
 
 #[test]
-fn a_session_with_a_server_is_as_it_was() {
+fn output_of_a_session_with_a_server_is_unchanged() {
     let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
     let (data, admin) = (server.address().to_string(), server.admin().to_string());
     let hidden = [(&data[..], "DATA"), (&admin[..], "ADMIN")];

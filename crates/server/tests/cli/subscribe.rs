@@ -26,7 +26,7 @@ const STREAM: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:\n\n";
 
 #[test]
-fn websocket_goes_on_from_the_position_before_its_first_message() {
+fn websocket_resumes_from_the_position_before_its_first_message() {
     let server = Scripted::start(&[
         |peer| {
             let request = peer.request();
@@ -52,7 +52,7 @@ fn websocket_goes_on_from_the_position_before_its_first_message() {
 }
 
 #[test]
-fn sse_goes_on_where_it_was_cut() {
+fn sse_resumes_after_a_cut() {
     let server = Scripted::start(&[
         |peer| {
             let request = peer.request();
@@ -98,7 +98,7 @@ fn sse_goes_on_where_it_was_cut() {
 }
 
 #[test]
-fn a_topic_is_printed_where_there_may_be_several_and_as_the_format_says() {
+fn topic_is_printed_for_several_topics_and_by_the_format() {
     let run = |args: &[&str]| {
         let server = Scripted::start(&[|peer| {
             peer.request();
@@ -124,7 +124,7 @@ fn a_topic_is_printed_where_there_may_be_several_and_as_the_format_says() {
 }
 
 #[test]
-fn a_timeout_ends_every_protocol_and_fails_where_messages_were_asked_for() {
+fn timeout_ends_every_protocol_and_fails_if_messages_are_missing() {
     let silent: [(&str, Step); 3] = [
         ("sse", |peer| {
             peer.request();
@@ -164,7 +164,7 @@ fn a_timeout_ends_every_protocol_and_fails_where_messages_were_asked_for() {
 }
 
 #[test]
-fn a_gap_is_told_and_its_position_taken() {
+fn gap_is_reported_and_its_position_is_used() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A1 HTTP/1.1"));
@@ -187,7 +187,7 @@ fn a_gap_is_told_and_its_position_taken() {
 }
 
 #[test]
-fn a_gap_is_told_with_its_cause() {
+fn gap_is_reported_with_its_cause() {
     let begun_anew: &'static [Step] = &[|peer| {
         peer.request();
         let gap = format!("id: 1bbb-0\nevent: {GAP_EVENT}\ndata: a\n\n");
@@ -213,7 +213,7 @@ fn a_gap_is_told_with_its_cause() {
 }
 
 #[test]
-fn websocket_answers_pings_and_goes_on_where_it_was_cut() {
+fn websocket_answers_pings_and_resumes_after_a_cut() {
     let server = Scripted::start(&[
         |peer| {
             let request = peer.request();
@@ -262,7 +262,7 @@ fn websocket_answers_pings_and_goes_on_where_it_was_cut() {
 }
 
 #[test]
-fn poll_asks_again_over_the_same_connection() {
+fn polls_reuse_their_connection() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&since=live HTTP/1.1"));
@@ -291,7 +291,7 @@ fn poll_asks_again_over_the_same_connection() {
 
 /// If the stream resumed with no position, messages published before the client is back would be lost without notice.
 #[test]
-fn sse_goes_on_from_where_a_stream_began_that_was_cut_before_its_first_message() {
+fn sse_resumes_at_the_beginning_of_a_stream_cut_before_its_first_message() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&topic=a HTTP/1.1"));
@@ -367,7 +367,7 @@ fn garbage_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_reader_that_went_away_ends_sub_quietly() {
+fn closed_output_ends_sub_quietly() {
     let server = Scripted::start(&[|peer| {
         peer.request();
         peer.say(STREAM);

@@ -123,7 +123,7 @@ fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
 }
 
 #[test]
-fn a_token_from_a_file_loses_its_line_end() {
+fn line_end_of_a_token_file_is_removed() {
     for (flag, variable) in [
         (Some("secret-token\n"), None),
         (None, Some("secret-token\r\n")),
@@ -150,7 +150,7 @@ fn a_token_from_a_file_loses_its_line_end() {
 }
 
 #[test]
-fn a_value_that_would_make_another_request_is_refused_by_name() {
+fn value_that_would_change_the_request_is_refused_by_name() {
     let quiet = Quiet::new();
     for (args, name) in [
         (

@@ -83,7 +83,7 @@ fn set_cookie(browser: &mut Client, token: &str) {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_cookie_lets_event_sources_websockets_and_fetch_of_a_page_of_the_same_origin_in() {
+fn cookie_authorizes_all_transports_of_a_page_of_the_same_origin() {
     let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     for ask in [
         event_source(&own, "news/e", false),
@@ -109,7 +109,7 @@ fn a_cookie_lets_event_sources_websockets_and_fetch_of_a_page_of_the_same_origin
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_cookie() {
+fn page_of_a_listed_origin_needs_a_token_except_for_websockets() {
     let (server, _proxy, mut browser) = visit(&format!("{}{RULE}", settings()));
     let base = server.url("");
     set_cookie(&mut browser, &token());
@@ -135,7 +135,7 @@ fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_co
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_page_of_another_origin_gets_nothing_by_its_visitors_cookie() {
+fn cookie_gives_a_page_of_another_origin_nothing() {
     let (_server, _proxy, mut browser) = visit(RULE);
     set_cookie(&mut browser, &token());
     for origins in [

@@ -81,7 +81,7 @@ const CONNECTIONS: &str = "[data-tile=connections] .value";
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn its_numbers_move_with_connections_and_messages() {
+fn numbers_of_the_console_follow_connections_and_messages() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/");
     browser.expect(".link", "live");
@@ -170,7 +170,7 @@ fn kept_messages_are_shown_and_purged_after_a_question() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn counts_are_whole_and_there_is_one_figure_for_the_memory() {
+fn console_shows_exact_counts_and_one_memory_figure() {
     let server = Server::with_admin("");
     let _crowd = subscribers(&server, 3);
     let mut browser = Browser::on(&server, "/");
@@ -197,7 +197,7 @@ fn counts_are_whole_and_there_is_one_figure_for_the_memory() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn disk_of_durable_messages_is_shown_where_there_is_one() {
+fn disk_use_is_shown_with_durable_messages() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/");
     browser.expect(CONNECTIONS, "^0$");
@@ -252,7 +252,7 @@ fn topics_are_listed_by_filter_and_page_and_a_filter_is_tailed() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
+fn console_asks_for_the_token_and_keeps_it_out_of_urls() {
     let token = "a-token-of-the-operator";
     let server = Server::with_admin(&format!("[admin]\ntoken = \"{token}\"\n"));
     let mut browser = Browser::on(&server, "/");
@@ -284,7 +284,7 @@ fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn it_says_that_it_is_disconnected_and_comes_back() {
+fn console_shows_a_lost_connection_and_reconnects() {
     let server = Server::with_admin("[admin]\nhosts = [\"admin.test\"]\n");
     let proxy = Proxy::to(server.admin());
     let names = proxy.url("").replace("http://", "MAP admin.test:80 ");
@@ -397,7 +397,7 @@ fn refusals_are_counted_by_reason() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_reload_and_a_drain_are_asked_about_first() {
+fn reload_and_drain_need_a_confirmation() {
     let server = Server::with_admin("[heartbeat]\ninterval_s = 50\n");
     let mut browser = Browser::on(&server, "/");
     let settings = std::fs::read_to_string(server.settings_file()).expect("settings");
@@ -417,7 +417,7 @@ fn a_reload_and_a_drain_are_asked_about_first() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_place_that_does_not_exist_is_told() {
+fn unknown_console_page_is_reported() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/nothing");
     browser.expect("main", "There is no such page.*#/nothing");
@@ -426,7 +426,7 @@ fn a_place_that_does_not_exist_is_told() {
 /// Writes pictures of every view to the directory that `CRORE_SHOTS` names, or to a temporary one, so that a person can look at them.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn it_is_readable_in_light_and_dark_and_on_a_phone() {
+fn console_is_readable_in_light_and_dark_and_on_a_phone() {
     let server = Server::with_admin("");
     let shots = std::env::var_os("CRORE_SHOTS").map_or_else(
         || std::env::temp_dir().join(format!("crore-shots-{}", std::process::id())),

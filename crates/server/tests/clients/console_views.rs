@@ -27,7 +27,7 @@ fn topic_that_does_not_exist_yet_can_be_published_to_from_the_search() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn filter_of_another_server_is_answered_with_the_one_that_was_meant() {
+fn filter_in_the_form_of_another_server_gets_a_suggestion() {
     let server = Server::with_admin("");
     publish(&server, "scores/1", "x");
     let mut browser = Browser::on(&server, "/topics");
@@ -70,7 +70,7 @@ fn opening_a_topic_that_does_not_exist_does_not_create_it() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn lines_of_equal_values_are_told_apart_in_a_chart() {
+fn chart_lines_with_equal_values_are_distinguishable() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/");
     browser.expect("[data-tile=connections] .value", "^0$");
@@ -119,7 +119,7 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn session_that_is_away_is_opened_and_ended_after_a_question() {
+fn absent_session_is_inspected_and_ended_after_a_confirmation() {
     let server = Server::with_admin("");
     let mut client = Conn::to_server(&server, Version::V5);
     client.resume("hall/sensor 7");
@@ -140,7 +140,7 @@ fn session_that_is_away_is_opened_and_ended_after_a_question() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn latency_of_a_single_delivery_is_seen_between_seconds_without_one() {
+fn latency_of_a_single_delivery_is_drawn() {
     let server = Server::with_admin("");
     let mut stream = TcpStream::connect(server.address()).expect("a connection");
     let head = "GET /sub/news HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
@@ -179,7 +179,7 @@ fn each_connection_is_a_card_on_a_phone() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn subscribers_by_filter_are_told_apart_from_those_by_name() {
+fn subscribers_by_filter_are_shown_apart_from_those_by_name() {
     let server = Server::with_admin("");
     publish(&server, "news/1", "x");
     let mut browser = Browser::on(&server, "/topics");
@@ -198,7 +198,7 @@ fn subscribers_by_filter_are_told_apart_from_those_by_name() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn wrong_filter_and_wrong_name_are_told_once_and_not_asked_for_again() {
+fn invalid_filter_or_name_is_reported_once_and_not_requested_again() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/topics");
     browser.click("button[aria-pressed=false]");
@@ -284,7 +284,7 @@ fn settings_are_shown_with_their_source_and_rules_with_what_differs() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn mqtt_session_that_is_away_is_listed_until_its_client_is_back() {
+fn absent_mqtt_session_is_listed_until_its_client_reconnects() {
     let server = Server::with_admin("");
     let mut browser = Browser::on(&server, "/connections");
     browser.expect(".connections", "No client is connected.$");

@@ -11,9 +11,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The host name in the samples.
-pub const NAME: &str = "push.example.com";
+pub const HOST_NAME: &str = "push.example.com";
 /// The source address of `curl`: a loopback address that is not a trusted proxy's.
-pub const CLIENT: &str = "127.0.0.5";
+pub const CLIENT_ADDRESS: &str = "127.0.0.5";
 
 fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -25,28 +25,31 @@ pub fn sample(name: &str) -> String {
     std::fs::read_to_string(project("docs/proxies").join(name)).expect("a sample")
 }
 
-/// Replaces `its`, which the sample must contain, by `ours`.
-pub fn with(text: String, its: &str, ours: &str) -> String {
-    assert!(text.contains(its), "the sample names {its}");
-    text.replace(its, ours)
+/// Replaces `sample_value`, which the sample must contain, by `test_value`.
+pub fn replace_in_sample(text: String, sample_value: &str, test_value: &str) -> String {
+    assert!(
+        text.contains(sample_value),
+        "the sample names {sample_value}"
+    );
+    text.replace(sample_value, test_value)
 }
 
-/// A proxy before a server, with its own directory.
+/// A proxy in front of a server, with its own directory.
 pub struct Front {
     child: Child,
     pub directory: PathBuf,
     /// The port on which the proxy listens.
     port: HeldPort,
-    pub root: PathBuf,
+    pub root_certificate: PathBuf,
     /// The status that the proxy answers while there is no server, except to requests for event streams.
-    pub away: &'static str,
+    pub status_without_server: &'static str,
 }
 
 impl Front {
     /// Makes a directory that the proxy's user may read, with a site in it.
     fn directory() -> PathBuf {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
+        let number = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("crore-proxy-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(directory.join("site")).expect("a directory");
@@ -58,29 +61,30 @@ impl Front {
     pub fn nginx(server: &Server) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
-        let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
-        std::fs::write(at("own.pem"), made.cert.pem()).expect("a file");
-        std::fs::write(at("own.key"), made.signing_key.serialize_pem()).expect("a file");
+        let generated =
+            rcgen::generate_simple_self_signed([HOST_NAME.to_string()]).expect("a certificate");
+        std::fs::write(at("own.pem"), generated.cert.pem()).expect("a file");
+        std::fs::write(at("own.key"), generated.signing_key.serialize_pem()).expect("a file");
         let site = for_its_version(sample("nginx.conf"));
-        let site = with(
+        let site = replace_in_sample(
             site,
             "    listen 443 ",
             &format!("    listen {} ", port.addr()),
         );
-        let site = with(site, "127.0.0.1:8800", &server.address().to_string());
-        let site = with(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
-        let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
-        let site = with(site, "/var/www/html", &at("site"));
+        let site = replace_in_sample(site, "127.0.0.1:8800", &server.address().to_string());
+        let site = replace_in_sample(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
+        let site = replace_in_sample(site, "/etc/ssl/push.example.com.key", &at("own.key"));
+        let site = replace_in_sample(site, "/var/www/html", &at("site"));
         std::fs::write(at("crore.conf"), site).expect("a file");
         // The main settings around the sample, as on a production server, in the test's own directory.
-        let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        let temp_path_settings: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {};\n", at(name)))
             .concat();
         let main = std::fs::read_to_string(project("examples/production/nginx.conf"));
-        let main = with(main.expect("a file"), "/run/nginx.pid", &at("pid"));
-        let main = with(main, "/var/log/nginx/", &at(""));
-        let main = with(main, "/etc/nginx/conf.d/*.conf", &at("crore.conf"));
-        let main = with(main, "http {\n", &format!("http {{\n{places}"));
+        let main = replace_in_sample(main.expect("a file"), "/run/nginx.pid", &at("pid"));
+        let main = replace_in_sample(main, "/var/log/nginx/", &at(""));
+        let main = replace_in_sample(main, "/etc/nginx/conf.d/*.conf", &at("crore.conf"));
+        let main = replace_in_sample(main, "http {\n", &format!("http {{\n{temp_path_settings}"));
         std::fs::write(at("nginx.conf"), main).expect("a file");
         let mut command = Command::new("/usr/sbin/nginx");
         command.args([
@@ -104,8 +108,8 @@ impl Front {
     pub fn caddy_with(server: &Server, site: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
-        let site = with(site, "127.0.0.1:8800", &server.address().to_string());
-        let site = with(site, "/var/www/html", &at("site"));
+        let site = replace_in_sample(site, "127.0.0.1:8800", &server.address().to_string());
+        let site = replace_in_sample(site, "/var/www/html", &at("site"));
         std::fs::write(at("site.caddy"), site).expect("a file");
         // Caddy makes certificates of its own root, instead of asking the network for some.
         let main = format!(
@@ -139,31 +143,37 @@ impl Front {
     pub fn haproxy_with(server: &Server, settings: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
-        let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
-        let certificate = made.cert.pem();
+        let generated =
+            rcgen::generate_simple_self_signed([HOST_NAME.to_string()]).expect("a certificate");
+        let certificate = generated.cert.pem();
         std::fs::write(at("own.pem"), &certificate).expect("a file");
-        let both = certificate + &made.signing_key.serialize_pem();
-        std::fs::write(at("both.pem"), both).expect("a file");
+        let certificate_and_key = certificate + &generated.signing_key.serialize_pem();
+        std::fs::write(at("both.pem"), certificate_and_key).expect("a file");
         std::fs::write(at("crore-retry.http"), sample("crore-retry.http")).expect("a file");
-        let text = with(settings, "bind :443", &format!("bind {}", port.addr()));
-        let text = with(text, "127.0.0.1:8800", &server.address().to_string());
-        let text = with(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
-        let text = with(
+        let text = replace_in_sample(settings, "bind :443", &format!("bind {}", port.addr()));
+        let text = replace_in_sample(text, "127.0.0.1:8800", &server.address().to_string());
+        let text = replace_in_sample(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
+        let text = replace_in_sample(
             text,
             "/etc/haproxy/crore-retry.http",
             &at("crore-retry.http"),
         );
-        let text = with(text, "127.0.0.1:8080", &site(directory.join("site")));
+        let text = replace_in_sample(text, "127.0.0.1:8080", &serve_site(directory.join("site")));
         std::fs::write(at("haproxy.cfg"), text).expect("a file");
         let mut command = Command::new("/usr/sbin/haproxy");
         command.args(["-db", "-f", &at("haproxy.cfg")]);
         let root = directory.join("own.pem");
         let mut front = Front::start(command, directory, port, root);
-        front.away = "503";
+        front.status_without_server = "503";
         front
     }
 
-    fn start(mut command: Command, directory: PathBuf, port: HeldPort, root: PathBuf) -> Front {
+    fn start(
+        mut command: Command,
+        directory: PathBuf,
+        port: HeldPort,
+        root_certificate: PathBuf,
+    ) -> Front {
         let log = std::fs::File::create(directory.join("output")).expect("a file");
         command
             .stdin(Stdio::null())
@@ -175,14 +185,15 @@ impl Front {
             child,
             directory,
             port,
-            root,
-            away: "502",
+            root_certificate,
+            status_without_server: "502",
         };
         // Caddy's certificate exists a moment after its root.
         until(&format!("{command:?}"), || {
             let ended = front.child.try_wait().expect("its state");
             assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
-            let is_open = TcpStream::connect(front.addr()).is_ok() && front.root.exists();
+            let is_open =
+                TcpStream::connect(front.addr()).is_ok() && front.root_certificate.exists();
             is_open
                 && front
                     .try_curl(&["-o", "/dev/null", &url("/")])
@@ -203,14 +214,14 @@ impl Front {
 
     /// Arguments with which `curl` connects to the proxy by its name, from the client's address.
     fn curl_args(&self) -> Vec<String> {
-        let to = format!("{NAME}:443:{}", self.addr());
-        let root = self.root.display().to_string();
+        let to = format!("{HOST_NAME}:443:{}", self.addr());
+        let root = self.root_certificate.display().to_string();
         [
             "-sS",
             "--max-time",
             "60",
             "--interface",
-            CLIENT,
+            CLIENT_ADDRESS,
             "--connect-to",
             &to,
             "--cacert",
@@ -241,10 +252,10 @@ impl Front {
     }
 
     /// Starts `curl` as a client that stays connected.
-    pub fn stay(&self, args: &[&str]) -> Client {
-        let fixed = self.curl_args();
-        let fixed: Vec<&str> = fixed.iter().map(String::as_str).collect();
-        Client::start("curl".into(), &[&fixed[..], &["-N"], args].concat())
+    pub fn start_curl(&self, args: &[&str]) -> Client {
+        let connect_args = self.curl_args();
+        let connect_args: Vec<&str> = connect_args.iter().map(String::as_str).collect();
+        Client::start("curl".into(), &[&connect_args[..], &["-N"], args].concat())
     }
 }
 
@@ -270,19 +281,19 @@ fn for_its_version(sample: String) -> String {
     }
     let old = sample.split_once("and write: ").expect("the older line").1;
     let old = old.lines().next().expect("a line").to_string();
-    let sample = with(sample, "    http2 on;\n", "");
-    with(sample, "    listen 443 ssl;", &format!("    {old}"))
+    let sample = replace_in_sample(sample, "    http2 on;\n", "");
+    replace_in_sample(sample, "    listen 443 ssl;", &format!("    {old}"))
 }
 
 /// Serves the files of this directory. Returns the address. The thread ends with the test program.
-fn site(directory: PathBuf) -> String {
+fn serve_site(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-            let asked = lines.next().unwrap_or_default();
-            let path = asked.split([' ', '?']).nth(1).unwrap_or("/");
+            let request_line = lines.next().unwrap_or_default();
+            let path = request_line.split([' ', '?']).nth(1).unwrap_or("/");
             let name = match path.trim_start_matches('/') {
                 "" => "index.html",
                 name => name,
@@ -301,5 +312,5 @@ fn site(directory: PathBuf) -> String {
 }
 
 pub fn url(path: &str) -> String {
-    format!("https://{NAME}{path}")
+    format!("https://{HOST_NAME}{path}")
 }

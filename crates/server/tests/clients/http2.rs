@@ -281,8 +281,9 @@ fn h2spec_passes_with_the_known_exceptions() {
     }
 }
 
-/// What a page follows: so many topics with an event stream each, and so many with a WebSocket each.
+/// The number of topics that a page reads through an event stream each.
 const STREAMS: usize = 100;
+/// The number of topics that a page reads through a WebSocket each.
 const SOCKETS: usize = 20;
 
 /// A page in Chromium, and what it should have heard of each topic.

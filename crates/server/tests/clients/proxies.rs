@@ -2,7 +2,7 @@
 //! the server is down.
 
 use crate::client::{Client, publish};
-use crate::fronts::{CLIENT, Front, NAME, sample, url, with};
+use crate::fronts::{CLIENT_ADDRESS, Front, HOST_NAME, replace_in_sample, sample, url};
 use crate::support::port::metric;
 use crate::support::{PATIENCE, Server, until};
 use serde_json::{Value, json};
@@ -58,14 +58,14 @@ fn clients_get_through(front: &Front, server: &Server) {
     assert!(answer.contains("3000"), "{answer}");
 
     // An event stream: each message arrives at once, while the stream goes on.
-    let mut stream = front.stay(&[
+    let mut stream = front.start_curl(&[
         "-H",
         "Accept: text/event-stream",
         &url("/sub/news?since=oldest"),
     ]);
     while line(&stream) != "data: one" {}
     server.await_subscribers("news", 1);
-    assert_eq!(address(server, "sse"), CLIENT);
+    assert_eq!(address(server, "sse"), CLIENT_ADDRESS);
     publish(server, "news", "two");
     while line(&stream) != "data: two" {}
     // When a client goes, the connection behind the proxy ends too.
@@ -73,29 +73,29 @@ fn clients_get_through(front: &Front, server: &Server) {
     server.await_subscribers("news", 0);
 
     // A long-poll that gets a message, and one that times out.
-    let poll = front.stay(&[&url("/sub/poll/a")]);
+    let poll = front.start_curl(&[&url("/sub/poll/a")]);
     server.await_subscribers("poll/a", 1);
-    assert_eq!(address(server, "longpoll"), CLIENT);
+    assert_eq!(address(server, "longpoll"), CLIENT_ADDRESS);
     publish(server, "poll/a", "three");
     assert_eq!(line(&poll), "three");
     let status = ["-o", "/dev/null", "-w", "%{http_code}", &url("/sub/short")];
     assert_eq!(front.curl(&status), "204");
 
     let (to, root) = (
-        format!("https://{NAME}:{}/sub/ws", front.addr().port()),
-        front.root.display().to_string(),
+        format!("https://{HOST_NAME}:{}/sub/ws", front.addr().port()),
+        front.root_certificate.display().to_string(),
     );
-    let socket = Client::node("ws_client.mjs", &[&to, "live", &root, CLIENT]);
+    let socket = Client::node("ws_client.mjs", &[&to, "live", &root, CLIENT_ADDRESS]);
     socket.next("open");
     server.await_subscribers("ws", 1);
-    assert_eq!(address(server, "websocket"), CLIENT);
+    assert_eq!(address(server, "websocket"), CLIENT_ADDRESS);
     publish(server, "ws", "four");
     assert_eq!(socket.messages(1).0, ["four"]);
 }
 
 /// The page of the quick start on the proxy's site, which has the same origin as the server behind the proxy.
 fn a_page_of_the_site_works(front: &Front, server: &Server) {
-    let map = format!("MAP {NAME}:443 {}", front.addr());
+    let map = format!("MAP {HOST_NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
     let mut act = |command: Value| {
@@ -129,7 +129,7 @@ source.onerror = () => {
 /// The page's `EventSource` goes on when the server is back: the proxy answers it while there is no server.
 fn a_stream_outlives_the_server(front: &Front, server: Server) {
     std::fs::write(front.directory.join("site/stream.html"), STREAM).expect("a page");
-    let map = format!("MAP {NAME}:443 {}", front.addr());
+    let map = format!("MAP {HOST_NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
     let mut act = |command: Value| {
@@ -164,7 +164,11 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     ]);
     assert_eq!(body, "retry: 3000\n\n");
     for path in ["/sub/news", "/pub/news"] {
-        assert_eq!(status("Accept: */*", path)[..3], *front.away, "{path}");
+        assert_eq!(
+            status("Accept: */*", path)[..3],
+            *front.status_without_server,
+            "{path}"
+        );
     }
     // At least two errors: the connection that broke, and a request while there was no server.
     act(json!({ "do": "expect", "at": "#errors", "like": "^([2-9]|[0-9]{2,})$" }));
@@ -196,7 +200,7 @@ fn goes_through(front: impl Fn(&Server) -> Front) {
 
 /// The page's lines with which a proxy speaks HTTP/2 to the server too.
 fn goes_through_over_http2(front: impl Fn(&Server) -> Front) {
-    let settings = with(
+    let settings = replace_in_sample(
         sample("crore.toml"),
         "[http]\n",
         "[http]\nh2_cleartext = true\n",
@@ -216,7 +220,7 @@ const PAGE: &str = include_str!("../../../../docs/PROXIES.md");
 fn haproxy_speaks_http2_to_the_server() {
     let line = "server crore 127.0.0.1:8800 proto h2";
     assert!(PAGE.contains(line));
-    let settings = with(sample("haproxy.cfg"), "server crore 127.0.0.1:8800", line);
+    let settings = replace_in_sample(sample("haproxy.cfg"), "server crore 127.0.0.1:8800", line);
     goes_through_over_http2(|server| Front::haproxy_with(server, settings.clone()));
 }
 

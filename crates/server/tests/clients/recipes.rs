@@ -255,13 +255,13 @@ fn chat_recipe_lists_the_users_who_are_online() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn an_answer_from_python_is_whole_after_a_cut_and_a_reload() {
+fn answer_from_python_is_complete_after_a_cut_and_a_reload() {
     answer_is_whole("python", "python3 answer.py");
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn an_answer_from_node_is_whole_after_a_cut_and_a_reload() {
+fn answer_from_node_is_complete_after_a_cut_and_a_reload() {
     answer_is_whole("js", "node answer.mjs");
 }
 
@@ -546,7 +546,7 @@ fn proxy_of_a_server_that_restarts(server: SocketAddr) -> SocketAddr {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_stream_comes_back_after_an_answer_that_ends_an_event_source() {
+fn stream_is_reopened_after_an_answer_that_ends_an_event_source() {
     let recipe = Recipe::named("A stream that never gives up");
     let server = recipe.server();
     let door = proxy_of_a_server_that_restarts(server.address());

@@ -51,7 +51,7 @@ fn report(browser: &mut Client, first: usize, last: u32) -> Value {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn page_of_fifty_tickers_loses_and_doubles_nothing() {
+fn page_of_fifty_tickers_gets_each_message_once() {
     let (origin, state) = (page(None), State::new());
     let settings = format!(
         "[http]\nallowed_origins = [\"{origin}\"]\n[centrifugo]\nenabled = true\n{}",

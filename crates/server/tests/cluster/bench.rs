@@ -9,7 +9,7 @@ use crate::support::bench_program;
 use crate::support::program::REAL_MONOTONIC;
 
 #[test]
-fn every_answered_message_comes_once_in_order_and_at_its_place_through_each_fault() {
+fn each_answered_message_is_delivered_once_and_in_order_through_each_fault() {
     let Some(nats) = servers::program() else {
         return;
     };

@@ -43,7 +43,7 @@ pub fn partitions(node: &Server) -> Vec<Value> {
     shown["partitions"].as_array().expect("partitions").clone()
 }
 
-/// Publishes so many messages that a checkpoint is due in each partition. The topics do not keep them.
+/// Publishes enough messages for a checkpoint to be due in each partition. The topics do not keep them.
 fn fill(node: &Server) {
     let text = "x".repeat(50_000);
     for n in 0..80 {
@@ -134,7 +134,7 @@ pub fn purge_what_checkpoints_have(servers: &Servers, node: &Server) {
 }
 
 #[test]
-fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
+fn node_that_joins_after_a_purge_has_the_complete_state() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -211,7 +211,7 @@ fn damaged_and_incomplete_checkpoints_are_skipped() {
 }
 
 #[test]
-fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
+fn node_with_only_a_damaged_checkpoint_before_its_log_does_not_start() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -243,8 +243,7 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
 }
 
 #[test]
-fn position_in_a_log_that_has_gone_back_while_no_node_ran_gets_a_gap_when_the_log_has_grown_again()
-{
+fn position_of_a_restored_log_gets_a_gap_after_the_log_has_grown_again() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -321,7 +320,7 @@ fn partition_whose_checkpoints_fail_does_not_stop_those_of_the_others() {
 }
 
 #[test]
-fn node_that_is_killed_while_it_writes_checkpoints_does_not_harm_the_others() {
+fn kill_during_a_checkpoint_does_not_harm_other_nodes() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -423,7 +422,7 @@ fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
 }
 
 #[test]
-fn checkpoints_of_a_node_whose_clock_is_ahead_keep_what_has_not_expired() {
+fn checkpoints_of_a_node_with_a_fast_clock_keep_unexpired_messages() {
     let Some(clock) = Clock::new("checkpoint", 7_200) else {
         return;
     };

@@ -22,7 +22,7 @@ fn topic(server: &Server) -> Value {
 }
 
 #[test]
-fn the_subscribers_of_a_topic_are_those_of_all_nodes_that_answer() {
+fn subscribers_of_a_topic_are_counted_over_all_answering_nodes() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
@@ -69,7 +69,7 @@ fn the_subscribers_of_a_topic_are_those_of_all_nodes_that_answer() {
 }
 
 #[test]
-fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
+fn each_node_has_the_documented_metrics_of_all_nodes() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };

@@ -43,7 +43,7 @@ fn ports() -> (u16, u16) {
 }
 
 #[test]
-fn example_says_that_the_cluster_is_ready_when_it_is_on_ports_that_are_chosen() {
+fn example_reports_a_ready_cluster_on_the_chosen_ports() {
     let Some(nats) = nats_server() else {
         return;
     };
@@ -83,7 +83,7 @@ fn example_says_that_the_cluster_is_ready_when_it_is_on_ports_that_are_chosen() 
 }
 
 #[test]
-fn example_refuses_what_is_no_port_and_explains_itself() {
+fn example_refuses_an_invalid_port_and_prints_its_usage() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster/run");
     let run = |arguments: &[&str]| Command::new(script).args(arguments).output().expect("bash");
     let wrong = run(&["--port", "http"]);

@@ -63,7 +63,7 @@ fn clients_of_a_killed_node_resume_at_the_other() {
 }
 
 #[test]
-fn a_killed_server_of_nats_loses_nothing_that_was_answered() {
+fn kill_of_a_nats_server_loses_no_answered_message() {
     let Some((mut servers, node_a, node_b)) = two_nodes() else {
         return;
     };
@@ -100,7 +100,7 @@ fn a_killed_server_of_nats_loses_nothing_that_was_answered() {
 }
 
 #[test]
-fn nodes_go_on_by_themselves_after_all_servers_of_nats_were_gone() {
+fn nodes_recover_by_themselves_after_all_nats_servers_were_down() {
     let Some((mut servers, node_a, node_b)) = two_nodes() else {
         return;
     };

@@ -55,7 +55,7 @@ fn load(jetstream: &JetStream) {
 }
 
 #[test]
-fn load_that_is_longer_than_the_history_loses_no_answered_message() {
+fn load_larger_than_the_log_loses_no_answered_message() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -110,7 +110,7 @@ fn nodes_that_start_with_a_full_log_make_room() {
 }
 
 #[test]
-fn node_that_lacks_batches_that_no_checkpoint_contains_does_not_start() {
+fn node_that_lacks_batches_without_a_checkpoint_does_not_start() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -28,7 +28,7 @@ fn two_nodes() -> Option<(Servers, Server, Server)> {
 }
 
 #[test]
-fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
+fn topic_has_interest_while_any_node_has_a_subscriber() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
@@ -76,7 +76,7 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
 }
 
 #[test]
-fn a_large_snapshot_of_another_node_comes_whole_and_again_after_its_pause() {
+fn large_snapshot_of_another_node_is_complete_also_after_a_pause() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };

@@ -7,7 +7,7 @@ use crate::support::{Server, port, program};
 use crate::{node, settings};
 
 #[test]
-fn a_node_that_joins_has_the_messages_of_before() {
+fn joined_node_has_the_earlier_messages() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -33,7 +33,7 @@ fn a_node_that_joins_has_the_messages_of_before() {
 }
 
 #[test]
-fn a_node_that_cannot_join_says_why() {
+fn node_that_cannot_join_reports_the_reason() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -124,7 +124,7 @@ fn retained(node: &Server, topic: &str) -> String {
 }
 
 #[test]
-fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut_ends() {
+fn messages_with_an_unknown_outcome_never_follow_newer_ones_after_a_cut() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -210,7 +210,7 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
 
 /// The clock of NATS steps, for example because the stream has a leader with another clock, or because the machine of the node was paused.
 #[test]
-fn node_follows_the_clock_of_nats_when_that_steps() {
+fn node_follows_a_step_of_the_clock_of_nats() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -165,7 +165,7 @@ fn members_of_all_nodes_are_present_at_each_node() {
 }
 
 #[test]
-fn node_whose_rules_had_no_presence_for_a_while_knows_who_came_and_left_meanwhile() {
+fn node_with_presence_turned_off_for_a_while_learns_the_missed_changes() {
     let Some((servers, [one, other])) = nodes::<2>(0) else {
         return;
     };
@@ -183,7 +183,7 @@ fn node_whose_rules_had_no_presence_for_a_while_knows_who_came_and_left_meanwhil
 }
 
 #[test]
-fn member_that_moves_to_another_node_in_time_is_not_told() {
+fn member_that_moves_to_another_node_is_neither_leave_nor_join() {
     let Some((_servers, [one, other])) = nodes::<2>(30) else {
         return;
     };
@@ -207,7 +207,7 @@ fn member_that_moves_to_another_node_in_time_is_not_told() {
 }
 
 #[test]
-fn members_of_a_node_that_dies_leave_once_and_those_that_come_back_stay() {
+fn members_of_a_dead_node_leave_once_unless_they_reconnect() {
     let Some((_servers, [mut one, other, third])) = nodes::<3>(2) else {
         return;
     };
@@ -229,7 +229,7 @@ fn members_of_a_node_that_dies_leave_once_and_those_that_come_back_stay() {
 }
 
 #[test]
-fn node_that_is_cut_off_keeps_its_view_and_says_how_old_it_is() {
+fn node_cut_off_from_others_keeps_its_view_and_reports_its_age() {
     let Some((mut servers, [one, other])) = nodes::<2>(1) else {
         return;
     };

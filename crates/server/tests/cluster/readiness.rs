@@ -19,7 +19,7 @@ impl Drop for Node {
 }
 
 #[test]
-fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients() {
+fn node_that_has_not_read_its_log_is_alive_but_not_ready() {
     let Some(mut servers) = Servers::start(1) else {
         return;
     };

@@ -33,7 +33,7 @@ fn change(server: &Server, line: &str, body: Option<&Value>) -> u16 {
 }
 
 #[test]
-fn user_revoked_at_one_node_is_refused_by_all_and_by_those_that_join_later() {
+fn revocation_at_one_node_takes_effect_at_all_and_at_later_nodes() {
     let Some(mut servers) = Servers::start(1) else {
         return;
     };

@@ -83,7 +83,7 @@ fn nodes_of_two_builds_have_the_same_messages_positions_values_and_keys() {
     clippy::print_stderr,
     reason = "whoever runs it is told what it leaves out"
 )]
-fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
+fn checkpoints_of_each_build_are_read_by_the_other() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -146,7 +146,7 @@ impl Reader {
 
 #[test]
 #[ignore = "needs an earlier build, which CRORE_PROGRAM_BEFORE names: `cargo xtask rolling COMMIT` makes it"]
-fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
+fn rolling_upgrade_and_downgrade_lose_no_message() {
     let Some(servers) = Servers::start(3) else {
         return;
     };

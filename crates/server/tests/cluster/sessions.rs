@@ -50,7 +50,7 @@ fn receive(conn: &mut Conn, text: &str) {
 }
 
 #[test]
-fn client_goes_on_at_another_node_where_it_was() {
+fn session_continues_at_another_node() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -93,7 +93,7 @@ fn client_goes_on_at_another_node_where_it_was() {
 }
 
 #[test]
-fn client_that_comes_to_another_node_is_disconnected_from_the_first() {
+fn connect_at_another_node_ends_the_first_connection() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -135,7 +135,7 @@ fn session_survives_the_death_of_its_node_and_of_all_nodes() {
 }
 
 #[test]
-fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node() {
+fn qos_2_delivery_over_changing_nodes_arrives_once() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -162,7 +162,7 @@ fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node()
 }
 
 #[test]
-fn publish_of_quality_two_that_is_repeated_at_another_node_is_one_message() {
+fn qos_2_publish_repeated_at_another_node_is_one_message() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -313,7 +313,7 @@ fn node_that_begins_with_more_sessions_than_its_limit_has_all_and_refuses_new_on
 }
 
 #[test]
-fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_is_served() {
+fn clients_with_one_id_at_two_nodes_are_limited_and_the_last_is_served() {
     let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
@@ -371,7 +371,7 @@ fn too_many_takeovers(version: Version) -> ReasonCode {
 }
 
 #[test]
-fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
+fn client_without_a_durable_session_is_logged_once() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -25,7 +25,7 @@ pub fn status_by(program: &Path, server: &Server, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
+fn status_shows_all_nodes_and_fails_when_a_nats_server_is_down() {
     let Some((mut servers, node_a, node_b)) = two_nodes() else {
         return;
     };
@@ -81,7 +81,7 @@ fn has_problem(shown: &Value, words: &[&str]) -> bool {
 }
 
 #[test]
-fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_name() {
+fn dead_node_stays_in_the_status_until_another_has_its_name() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -188,7 +188,7 @@ fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
 }
 
 #[test]
-fn node_that_has_just_started_is_not_well_before_it_knows_of_itself() {
+fn new_node_is_unhealthy_until_it_sees_itself() {
     let Some(servers) = Servers::start(1) else {
         return;
     };

@@ -38,7 +38,7 @@ fn message(content_type: &str) -> Vec<u8> {
 }
 
 #[test]
-fn batches_of_a_stranger_stop_no_node_and_no_start() {
+fn foreign_batches_stop_no_node_and_no_start() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -74,7 +74,7 @@ fn batches_of_a_stranger_stop_no_node_and_no_start() {
 }
 
 #[test]
-fn a_stranger_does_not_fill_the_log_of_a_node() {
+fn foreign_batches_do_not_flood_the_log_of_a_node() {
     const MESSAGES: u32 = 300;
     let Some(servers) = Servers::with(1, "", "max_payload: 2MB") else {
         return;

@@ -173,7 +173,7 @@ fn a_filter_with_a_wildcard_of_another_server_is_warned_of() {
 }
 
 #[test]
-fn a_list_that_is_not_closed_is_named_by_the_line_where_it_begins() {
+fn unclosed_list_is_reported_at_the_line_where_it_begins() {
     for (text, words) in [
         (
             "shards = 2\nlisten = [\n  '127.0.0.1:8800',\n[limits]\n",

@@ -172,7 +172,7 @@ fn fault_of_a_value_names_the_variable() {
 }
 
 #[test]
-fn variable_of_no_setting_is_told_with_the_name_that_was_probably_meant() {
+fn unknown_variable_gets_a_suggestion() {
     for (name, meant) in [
         ("CRORE_LISTN", "did you mean CRORE_LISTEN?"),
         (

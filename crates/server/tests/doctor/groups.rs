@@ -80,7 +80,7 @@ fn a_container_sees_its_own_limit_at_the_root_of_the_mount() {
 }
 
 #[test]
-fn a_limit_past_which_the_server_is_held_up_binds_as_one_past_which_it_is_killed() {
+fn memory_high_limits_like_memory_max() {
     let group = "system.slice/crore.service";
     let host = host(&format!("/{group}"))
         .with(&format!("{MOUNT}/{group}/memory.max"), "4294967296\n")

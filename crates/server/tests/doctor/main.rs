@@ -13,7 +13,7 @@ const MILLION: &[&str] = &["--connections", "1000000"];
 const TEN: &[&str] = &["--connections", "10000000"];
 
 #[test]
-fn a_host_that_was_made_for_ten_million_fits() {
+fn host_tuned_for_ten_million_connections_passes() {
     let findings = Tree::large().findings(TEN);
     assert_eq!(findings.all_in("change"), [""; 0]);
     assert_eq!(findings.all_in("advice"), [""; 0]);
@@ -23,7 +23,7 @@ fn a_host_that_was_made_for_ten_million_fits() {
 }
 
 #[test]
-fn without_a_number_a_host_is_judged_by_what_it_is_likely_to_want() {
+fn doctor_without_a_number_judges_a_host_by_its_likely_use() {
     let findings = Tree::large().findings(&[]);
     assert_eq!(
         (&findings.0["connections"], &findings.0["fits"]),
@@ -118,7 +118,7 @@ fn quotas_and_cpusets_say_how_many_cores_there_are() {
 }
 
 #[test]
-fn a_host_that_says_nothing_is_told_so_and_not_refused() {
+fn host_without_information_is_reported_as_unknown() {
     let host = Tree::bare();
     let findings = host.findings(&["--connections", "1000"]);
     assert_eq!(findings.all_in("change"), [""; 0]);
@@ -320,7 +320,7 @@ fn another_host_can_be_planned() {
 }
 
 #[test]
-fn a_server_with_a_certificate_is_taken_to_speak_tls() {
+fn server_with_a_certificate_is_assumed_to_use_tls() {
     let host = Tree::large().with(
         "crore.toml",
         "[tls]\ncertificate = 'cert.pem'\nkey = 'key.pem'\n",

@@ -19,7 +19,7 @@ fn memory_is_what_is_left_beside_the_server_and_its_logs() {
 }
 
 #[test]
-fn a_container_is_bounded_by_its_group_and_by_all_above_it() {
+fn memory_of_a_container_is_limited_by_its_group_and_all_parents() {
     const GIB: u64 = 1 << 30;
     let group = "sys/fs/cgroup/system.slice/crore.service";
     let settings = "shards = 32\n[limits]\nlog_bytes = \"1 MiB\"\nconnections_max = 20000000\n";

@@ -94,7 +94,7 @@ fn new_connections_are_refused_while_descriptors_are_used_up() {
 }
 
 #[test]
-fn noise_is_refused_and_disturbs_nobody() {
+fn random_bytes_are_refused_and_disturb_no_client() {
     let server = Server::start();
     let mut neighbour = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -129,7 +129,7 @@ fn noise_is_refused_and_disturbs_nobody() {
 }
 
 #[test]
-fn topics_beyond_the_limit_are_503_and_cost_nobody_else() {
+fn topics_beyond_the_limit_are_503_and_affect_no_other_client() {
     let server = Server::with("[limits]\ntopics_per_shard = 50\n");
     publish(&server, "first", "kept");
     let statuses: Vec<u16> = (0..300)
@@ -147,7 +147,7 @@ fn topics_beyond_the_limit_are_503_and_cost_nobody_else() {
 }
 
 #[test]
-fn client_that_resets_is_no_subscriber_any_more() {
+fn reset_connection_is_no_subscriber_any_more() {
     let server = Server::start();
     for _ in 0..50 {
         let mut conn = Conn::open(&server);

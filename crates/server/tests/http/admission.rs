@@ -202,7 +202,7 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
 }
 
 #[test]
-fn topics_past_the_limit_of_the_process_are_refused() {
+fn topics_beyond_the_limit_of_the_process_are_refused() {
     let server = limits("topics_max = 20");
     let statuses: Vec<u16> = (0..200)
         .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)

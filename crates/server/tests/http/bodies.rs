@@ -113,7 +113,7 @@ fn allowed_request_is_asked_for_its_body_once() {
 }
 
 #[test]
-fn a_client_that_sends_before_it_reads_gets_the_answer_and_no_reset() {
+fn client_that_sends_its_body_before_it_reads_gets_the_answer() {
     let server = Server::with(CLOSED);
     for _ in 0..5 {
         let mut conn = Conn::open(&server);
@@ -127,7 +127,7 @@ fn a_client_that_sends_before_it_reads_gets_the_answer_and_no_reset() {
 }
 
 #[test]
-fn client_that_never_stops_sending_an_unread_body_is_cut_off() {
+fn client_that_sends_an_unread_body_for_ever_is_disconnected() {
     let server = Server::with(
         "[limits]\nmessage_bytes = 10000\nbatch_bytes = 10000\n[timeouts]\ndrain_s = 600\n",
     );
@@ -173,7 +173,7 @@ fn put_with_a_body_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn pipelined_requests_behind_a_poll_are_bounded_and_none_is_lost_silently() {
+fn requests_pipelined_after_a_poll_are_bounded_and_never_lost_silently() {
     let server = Server::with_shards(1, "[limits]\nhead_bytes = 4096\n");
     publish(&server, "news", "one");
     // A pipelined request that fits into the buffer is answered.

@@ -90,7 +90,7 @@ fn events_after(server: &Server, target: &str, position: &str, count: usize) -> 
 }
 
 #[test]
-fn positions_from_after_a_restored_backup_are_told_a_gap() {
+fn positions_from_after_a_restored_backup_get_a_gap() {
     // How the backup is made (of a running server, after a stop, or after a crash), and whether messages are durable or survive only
     // planned restarts.
     for (way_to_copy, durable) in [
@@ -205,7 +205,7 @@ fn servers_with_copies_of_one_directory_distinguish_their_positions() {
 
 /// After stops, crashes and planned restarts there is one branch, and each position stays valid.
 #[test]
-fn log_that_was_not_restored_tells_no_gap() {
+fn log_that_was_not_restored_causes_no_gap() {
     for state in State::of_both_kinds() {
         let mut server = Server::with(&state.settings());
         let mut positions: Vec<[String; 3]> = Vec::new();
@@ -244,7 +244,7 @@ fn log_that_was_not_restored_tells_no_gap() {
 
 /// The file `lives` records the starts of the server. If it is damaged, no earlier position is certain, so clients are told a gap once.
 #[test]
-fn damaged_file_of_lives_is_told_as_a_gap() {
+fn damaged_file_of_lives_is_a_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish_all(&server, &["1", "2"]);

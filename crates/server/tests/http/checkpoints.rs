@@ -60,7 +60,7 @@ fn value(server: &Server, topic: &str) -> String {
 }
 
 #[test]
-fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
+fn replaced_messages_leave_the_disk_and_kept_ones_survive_a_crash() {
     let state = State::new();
     let settings = settings(&state);
     let mut server = Server::with(&settings);
@@ -186,7 +186,7 @@ fn publish_removed(server: &Server) {
 const REMOVED: [&str; 3] = ["secret-deleted", "secret-replaced", "secret-expired"];
 
 #[test]
-fn deleted_replaced_and_expired_messages_leave_the_files_in_time_over_restarts_and_kills() {
+fn removed_messages_leave_the_files_in_time_over_restarts_and_kills() {
     for crashes in [false, true] {
         assert_removed_messages_leave_the_files(crashes);
     }
@@ -322,7 +322,7 @@ fn an_address_that_fills_the_disk_leaves_room_for_another() {
 }
 
 #[test]
-fn damage_under_a_running_server_is_told_once_and_a_stop_in_order_loses_nothing() {
+fn damage_under_a_running_server_is_logged_once_and_a_stop_loses_nothing() {
     let state = State::new();
     let server = Server::with_admin(&settings(&state));
     publish(&server, "kept", "first");

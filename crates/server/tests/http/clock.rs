@@ -111,7 +111,7 @@ fn wall_clock_set_ahead_expires_nothing_early() {
 }
 
 #[test]
-fn planned_restart_counts_the_time_to_live_on_though_the_wall_clock_was_set_back() {
+fn time_to_live_continues_over_a_planned_restart_with_the_clock_set_back() {
     let Some(clock) = Clock::new("restart", DAY_S) else {
         return;
     };

@@ -136,7 +136,7 @@ fn page_of_the_servers_own_origin_may_publish_and_upgrade() {
 }
 
 #[test]
-fn an_allowed_origin_reads_what_it_needs_and_nobody_elses_credentials() {
+fn allowed_origin_may_read_answers_without_credentials() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
     let origin = ("Origin", "https://app.example.com");
     assert_eq!(
@@ -180,7 +180,7 @@ fn an_allowed_origin_reads_what_it_needs_and_nobody_elses_credentials() {
 }
 
 #[test]
-fn scripts_of_an_allowed_origin_may_read_all_that_a_poll_says() {
+fn scripts_of_an_allowed_origin_may_read_all_headers_of_a_poll() {
     let server = Server::with(
         "[http]\nallowed_origins = [\"*\"]\n[[rule]]\nmatch = '#'\nlog_messages = 1\n",
     );
@@ -242,7 +242,7 @@ fn star_allows_every_origin_but_no_credentials() {
 }
 
 #[test]
-fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
+fn pages_from_files_are_allowed_by_the_origin_null() {
     let server = Server::with("[http]\nallowed_origins = [\"null\"]\n");
     let file = ("Origin", "null");
     assert_eq!(once(&server, "POST", "/pub/news", &[file], "x").status, 202);
@@ -304,7 +304,7 @@ fn server_on_the_loopback_accepts_only_its_names_as_host() {
 /// Rights do not replace `http.hosts`: a page that reaches the server by a foreign name (DNS rebinding) may not use what anonymous clients
 /// may do.
 #[test]
-fn on_loopback_rights_let_no_other_host_in_and_a_list_does() {
+fn foreign_host_on_the_loopback_is_accepted_only_if_listed() {
     let rights = "[access]\nanonymous = { publish = ['#'], subscribe = ['#'], info = ['#'] }\n";
     let hosts = "[http]\nhosts = ['Push.example', 'push.example:8443']\n";
     for settings in [
@@ -381,7 +381,7 @@ fn cross_site_refusal_names_the_setting_and_is_logged_once() {
 
 /// The setting that the 403 advises is valid, and lets the page in.
 #[test]
-fn the_advice_for_an_origin_lets_it_in() {
+fn setting_advised_for_an_origin_allows_it() {
     let server = Server::start();
     for origin in [
         "file://",
@@ -438,7 +438,7 @@ fn the_advice_for_an_origin_lets_it_in() {
 }
 
 #[test]
-fn a_setting_in_any_form_matches_what_browsers_send() {
+fn allowed_origin_in_any_form_matches_the_browsers_origin() {
     for (setting, sent) in [
         ("https://app.example.com:443", "https://app.example.com"),
         ("http://app.example.com:80", "http://app.example.com"),
@@ -463,7 +463,7 @@ fn a_setting_in_any_form_matches_what_browsers_send() {
 }
 
 #[test]
-fn several_origins_are_400() {
+fn request_with_several_origins_is_400() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
     let good = ("Origin", "https://app.example.com");
     for origins in [[good, EVIL], [EVIL, good], [good, good]] {
@@ -480,7 +480,7 @@ fn several_origins_are_400() {
 
 /// A request without `Origin` from a page of another site (`Sec-Fetch-Site`) is refused, since the page could show or run the answer.
 #[test]
-fn a_page_elsewhere_reads_nothing_without_an_origin() {
+fn page_of_another_site_without_an_origin_is_refused() {
     let named = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
     let server = Server::start();
     publish(&server, "news", "x");

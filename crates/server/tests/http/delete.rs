@@ -44,7 +44,7 @@ fn a_websocket_is_closed_with_4410() {
 }
 
 #[test]
-fn a_stream_ends_and_then_gets_204() {
+fn stream_ends_with_its_topic_and_then_gets_204() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -64,7 +64,7 @@ fn a_stream_ends_and_then_gets_204() {
 }
 
 #[test]
-fn topic_begins_anew_after_a_delete() {
+fn deleted_topic_may_be_created_again() {
     let server = Server::start();
     publish(&server, "news", "old");
     once(&server, "DELETE", "/pub/news", &[], "");

@@ -188,7 +188,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn files_without_permission_are_refused_by_name_and_left_alone() {
+fn files_without_permission_are_refused_by_name_and_unchanged() {
     let state = stopped_state();
     let (log, base) = (log_of(&state), state.base());
     let (segment, document) = (segments(&state)[0].clone(), base.join("home-0.state"));
@@ -295,7 +295,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
+fn segment_of_a_newer_format_is_refused_with_the_remedy_and_unchanged() {
     let state = stopped_state();
     let segment = &segments(&state)[0];
     let original = fs::read(segment).expect("the segment");
@@ -318,7 +318,7 @@ fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
 }
 
 #[test]
-fn links_and_directories_in_place_of_files_of_the_log_are_refused_and_left_alone() {
+fn links_and_directories_in_place_of_log_files_are_refused_and_unchanged() {
     let state = stopped_state();
     let aside = state.directory.join("moved-away");
     for file in [segments(&state)[0].clone(), log_of(&state).join("lock")] {
@@ -343,7 +343,7 @@ fn links_and_directories_in_place_of_files_of_the_log_are_refused_and_left_alone
 }
 
 #[test]
-fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served() {
+fn missing_or_empty_segment_is_a_gap_and_the_others_are_served() {
     for is_missing in [true, false] {
         let state = State::new();
         let (position, count) = several_segments(&state);
@@ -375,7 +375,7 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
 }
 
 #[test]
-fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
+fn empty_segment_at_the_end_is_a_gap_and_the_log_continues() {
     let state = State::new();
     let (position, count) = several_segments(&state);
     let paths = segments(&state);
@@ -392,7 +392,7 @@ fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
 }
 
 #[test]
-fn lost_newest_segment_is_told_as_a_gap_to_every_earlier_position() {
+fn lost_newest_segment_is_a_gap_for_every_earlier_position() {
     for is_deleted in [true, false] {
         let state = State::new();
         let (seen, count) = several_segments(&state);
@@ -428,7 +428,7 @@ fn lost_newest_segment_is_told_as_a_gap_to_every_earlier_position() {
 }
 
 #[test]
-fn foreign_files_are_left_alone_and_logged() {
+fn foreign_files_are_unchanged_and_logged() {
     let state = stopped_state();
     let log = log_of(&state);
     let files = [
@@ -495,7 +495,7 @@ fn invalid_base_is_set_aside_and_the_one_before_it_is_read() {
 }
 
 #[test]
-fn log_behind_a_damaged_base_is_read_with_the_number_of_partitions_that_wrote_it() {
+fn log_after_a_damaged_base_is_read_with_its_own_number_of_partitions() {
     let mut state = stopped_state();
     let settings_of_three_partitions =
         |state: &State| format!("partitions = 3\n{}", state.settings());

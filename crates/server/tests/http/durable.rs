@@ -80,7 +80,7 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
 }
 
 #[test]
-fn deleted_and_purged_messages_do_not_come_back_after_a_crash() {
+fn deleted_and_purged_messages_stay_removed_after_a_crash() {
     let state = State::new();
     let server = Server::with(&state.settings());
     for topic in ["deleted", "emptied"] {
@@ -100,7 +100,7 @@ fn deleted_and_purged_messages_do_not_come_back_after_a_crash() {
 }
 
 #[test]
-fn a_crash_after_a_planned_restart_keeps_both_parts() {
+fn crash_after_a_planned_restart_keeps_messages_from_before_and_after() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "before the stop");
@@ -151,7 +151,7 @@ fn items_after(
 const GAP: &str = "(gap)";
 
 #[test]
-fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
+fn damage_in_the_log_is_a_gap_and_the_other_messages_stay() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
@@ -195,7 +195,7 @@ fn three_topics(server: &Server) -> [String; 3] {
 }
 
 #[test]
-fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
+fn damage_in_one_partition_is_a_gap_only_for_its_subscribers() {
     let state = State::new();
     let server = Server::with(&state.settings());
     let [a, b, c] = three_topics(&server);
@@ -254,7 +254,7 @@ fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
 }
 
 #[test]
-fn damage_to_the_last_message_is_told_to_every_partition_that_may_have_lost_it() {
+fn damage_to_the_last_message_is_a_gap_in_every_possible_partition() {
     let state = State::new();
     let server = Server::with(&state.settings());
     let [a, b, c] = three_topics(&server);
@@ -278,7 +278,7 @@ fn damage_to_the_last_message_is_told_to_every_partition_that_may_have_lost_it()
 }
 
 #[test]
-fn damage_behind_a_stop_in_order_is_told_to_its_subscribers_alone() {
+fn damage_after_an_orderly_stop_is_a_gap_only_for_its_subscribers() {
     let state = State::new();
     let server = Server::with(&state.settings());
     let [a, b, c] = three_topics(&server);
@@ -301,7 +301,7 @@ fn damage_behind_a_stop_in_order_is_told_to_its_subscribers_alone() {
 }
 
 #[test]
-fn a_log_that_ends_before_its_documents_is_told_as_a_gap() {
+fn log_that_ends_before_its_base_is_a_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
@@ -316,7 +316,7 @@ fn a_log_that_ends_before_its_documents_is_told_as_a_gap() {
 }
 
 #[test]
-fn a_torn_end_of_the_log_is_no_gap() {
+fn torn_end_of_the_log_is_no_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
@@ -378,7 +378,7 @@ fn first_position_by(server: &Server, filter: &str) -> String {
 }
 
 #[test]
-fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
+fn crash_is_a_gap_only_for_topics_that_are_not_durable() {
     let state = State::new();
     let settings = format!("{PASSING}{}", state.settings());
     let server = Server::with(&settings);
@@ -429,7 +429,7 @@ fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
 }
 
 #[test]
-fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
+fn crash_before_a_topic_became_durable_is_a_gap() {
     let state = State::new();
     let settings = format!("{PASSING}{}", state.settings());
     for clean in [true, false] {
@@ -458,8 +458,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
 }
 
 #[test]
-fn messages_that_are_not_durable_are_kept_across_a_planned_restart_and_not_brought_back_by_a_crash()
-{
+fn messages_that_are_not_durable_survive_a_planned_restart_but_no_crash() {
     let state = State::new();
     let settings = format!("{PASSING}{}", state.settings());
     let server = Server::with(&settings);
@@ -527,7 +526,7 @@ fn forge(state: &State, written: &[u8], changed: &[u8]) {
 }
 
 #[test]
-fn message_on_disk_that_no_client_may_send_is_damage_though_its_checksum_is_right() {
+fn impossible_message_on_disk_is_damage_although_its_checksum_is_right() {
     for (written, changed) in [
         ("text/needle", "text/need\r\n"),
         ("topic/of/it", "topic/of/#t"),

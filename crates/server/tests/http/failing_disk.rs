@@ -25,7 +25,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, eventually, program, until};
 
 #[test]
-fn read_only_directory_is_refused_and_left_alone() {
+fn read_only_directory_is_refused_and_unchanged() {
     let state = State::new();
     let Some(mount) = Mounted::tmpfs(&state.directory, "200m") else {
         return;
@@ -45,7 +45,7 @@ fn read_only_directory_is_refused_and_left_alone() {
 }
 
 #[test]
-fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_room() {
+fn publishes_are_refused_while_the_file_system_is_full() {
     let state = State::new();
     // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
@@ -134,7 +134,7 @@ fn empty(state: &State) {
 const REFUSALS: u32 = 25;
 
 #[test]
-fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_deleted() {
+fn file_system_filled_by_the_log_accepts_messages_again_after_deletes() {
     let state = State::new();
     // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
@@ -254,7 +254,7 @@ fn assert_kept_messages(server: &Server) {
 
 /// Only the server's own checkpoint can make room, since the other program keeps what it has written.
 #[test]
-fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_deleted() {
+fn disk_filled_by_another_program_accepts_messages_again_after_deletes() {
     // After a stop the base has a document for each home, otherwise one for each partition. The other program may also write between a
     // stop and the next start.
     for (stops, fills_between) in [(false, false), (true, false), (true, true)] {
@@ -307,7 +307,7 @@ fn deletes_make_room(state: &State, settings: &str) {
 
 /// The other program takes all space that the server frees when it ends.
 #[test]
-fn room_for_the_next_checkpoint_outlives_a_stop_that_fails_on_a_full_disk() {
+fn reserve_for_the_next_checkpoint_survives_a_failed_stop_on_a_full_disk() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
     let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
@@ -324,7 +324,7 @@ fn room_for_the_next_checkpoint_outlives_a_stop_that_fails_on_a_full_disk() {
 }
 
 #[test]
-fn room_for_the_next_checkpoint_outlives_a_stop_that_is_killed_while_it_uses_that_room() {
+fn reserve_for_the_next_checkpoint_survives_a_killed_stop() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
     let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
@@ -345,7 +345,7 @@ fn room_for_the_next_checkpoint_outlives_a_stop_that_is_killed_while_it_uses_tha
 }
 
 #[test]
-fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_checkpoint() {
+fn start_without_room_for_a_base_keeps_the_reserve_for_the_next_checkpoint() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
     let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
@@ -371,7 +371,7 @@ fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_ch
 
 /// A checkpoint that replaces the documents of the last base one by one is interrupted in the middle.
 #[test]
-fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
+fn partly_replaced_base_is_read_with_the_log_after_it() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
     let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
@@ -429,7 +429,7 @@ fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
 }
 
 #[test]
-fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
+fn stop_on_a_full_disk_saves_the_state_or_fails_with_the_loss() {
     let state = State::new();
     let settings = settings(&state, 64 << 20);
     let Some(_mount) = Mounted::tmpfs(&state.directory, "24m") else {
@@ -466,7 +466,7 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
 /// The log ends with a damaged segment, and the disk has no room for the next one. So the start writes the remaining messages into a base,
 /// and the log has no segment until there is room.
 #[test]
-fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
+fn loss_is_reported_once_on_a_full_disk() {
     let state = State::new();
     // The limit is more than the file system has. A segment has 1 MiB.
     let settings = settings(&state, 64 << 20);
@@ -537,7 +537,7 @@ fn publish_until_it_ends(server: &Server) -> usize {
 }
 
 #[test]
-fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
+fn failed_write_ends_the_process_and_loses_no_answered_message() {
     let state = State::new();
     let server = Server::with(&settings(&state, BYTES_MAX));
     publish(&server, "a", numbered(0));
@@ -567,7 +567,7 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
 
 #[test]
 #[ignore = "the file behind the loop device loses the last write that it has said to be synced on some machines"]
-fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
+fn failed_disk_ends_the_process_and_loses_no_answered_message() {
     let (state, disk) = (State::new(), State::new());
     // The file system has 64 MB, but the disk below it only 10.
     let Some(below) = Mounted::tmpfs(&disk.directory, "10m") else {
@@ -624,7 +624,7 @@ fn set(server: &Server, value: &str) -> Response {
 }
 
 #[test]
-fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
+fn value_with_an_unknown_outcome_never_replaces_a_newer_one() {
     let (state, disk) = (State::new(), State::new());
     let Some(_below) = Mounted::tmpfs(&disk.directory, "100m") else {
         return;
@@ -667,7 +667,7 @@ fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
 const BROKEN_AT: u64 = 10 << 20;
 
 #[test]
-fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
+fn unreadable_document_is_refused_and_unchanged() {
     let (state, disk) = (State::new(), State::new());
     let Some(_below) = Mounted::tmpfs(&disk.directory, "100m") else {
         return;

@@ -202,7 +202,7 @@ fn answers_during_a_fan_out(
     deaf: &[TcpStream],
     (request, status): (impl Fn(usize) -> Vec<u8> + Sync, &str),
 ) -> usize {
-    /// Number of honest clients. With so many, some are on another shard than the topic of their request.
+    /// Number of honest clients. With this many, some are on another shard than the topic of their request.
     const HONEST: usize = 12;
     // On each shard, the clients that connected first receive the message first.
     let have_received =

@@ -40,7 +40,7 @@ fn publish_all(server: &Server, rounds: std::ops::Range<usize>) {
 }
 
 #[test]
-fn a_stream_gets_all_that_match_live_and_after_it_was_away() {
+fn stream_by_filter_gets_all_matching_messages_live_and_after_a_reconnect() {
     let server = Server::with_shards(3, "");
     let target = "/sub?filter=a/%2B/c";
     let mut stream = Stream::open(&server, target, &[]);
@@ -58,7 +58,7 @@ fn a_stream_gets_all_that_match_live_and_after_it_was_away() {
 }
 
 #[test]
-fn every_position_on_the_way_resumes_without_loss_or_doubles() {
+fn every_received_position_resumes_without_loss_or_duplicates() {
     let server = Server::with_shards(3, "");
     let target = "/sub?filter=a/%23";
     let mut stream = Stream::open(&server, target, &[]);
@@ -78,7 +78,7 @@ fn every_position_on_the_way_resumes_without_loss_or_doubles() {
 }
 
 #[test]
-fn the_log_is_read_from_the_oldest_in_pages() {
+fn log_is_read_in_pages_from_the_oldest_message() {
     let server = Server::with_shards(3, "");
     publish_all(&server, 0..8);
     let mut stream = Stream::open(&server, "/sub?filter=%2B/%2B/c&since=oldest", &[]);
@@ -121,7 +121,7 @@ fn exact_subscribers_beside_filters_receive_messages_in_order() {
 }
 
 #[test]
-fn a_filter_is_a_live_subscriber_for_publishers() {
+fn subscriber_by_filter_counts_as_a_live_subscriber() {
     let server = Server::with_shards(3, "");
     let stream = Stream::open(&server, "/sub?filter=x/%23", &[]);
     assert_eq!(publish(&server, "x/y", "1").status, 201);
@@ -131,7 +131,7 @@ fn a_filter_is_a_live_subscriber_for_publishers() {
 }
 
 #[test]
-fn long_polls_walk_through_the_log_and_wait() {
+fn long_polls_read_the_log_and_then_wait() {
     let server = Server::with_shards(3, "");
     publish_all(&server, 0..1);
     let target = "/sub?filter=a/%2B/c";
@@ -175,7 +175,7 @@ fn envelope_names_the_topic_of_each_message() {
 }
 
 #[test]
-fn a_gap_is_told_where_a_matching_topic_lost_messages_and_nowhere_else() {
+fn gap_is_reported_only_if_a_matching_topic_lost_messages() {
     let rules = "[[rule]]\nmatch = \"short/#\"\nlog_messages = 2\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n";
     let server = Server::with_shards(3, rules);
     let open = |filter: &str, id: &str| {
@@ -213,7 +213,7 @@ fn a_gap_is_told_where_a_matching_topic_lost_messages_and_nowhere_else() {
 }
 
 #[test]
-fn a_new_subscriber_gets_the_latest_values_that_match_and_nothing_else_of_the_past() {
+fn new_subscriber_by_filter_gets_only_the_matching_latest_values() {
     let rules = "[[rule]]\nmatch = \"state/#\"\nkeep = \"latest\"\n";
     let server = Server::with_shards(3, rules);
     for n in 0..300 {

@@ -75,7 +75,7 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
 }
 
 #[test]
-fn a_history_that_is_known_already_is_304() {
+fn unchanged_history_is_304() {
     let server = Server::start();
     publish(&server, "chat", "one");
     publish(&server, "chat", "two");
@@ -106,7 +106,7 @@ fn a_history_that_is_known_already_is_304() {
 }
 
 #[test]
-fn a_long_history_comes_page_by_page() {
+fn long_history_is_read_in_pages() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     let text = "x".repeat(1_000);
@@ -158,7 +158,7 @@ fn a_long_history_comes_page_by_page() {
 }
 
 #[test]
-fn a_limit_gives_the_newest_messages_and_with_a_position_those_behind_it() {
+fn limit_selects_the_newest_messages_or_those_after_a_position() {
     let server = Server::start();
     for data in ["1", "2", "3", "4", "5"] {
         publish(&server, "chat", data);
@@ -181,7 +181,7 @@ fn a_limit_gives_the_newest_messages_and_with_a_position_those_behind_it() {
 }
 
 #[test]
-fn a_limit_is_read_as_any_parameter() {
+fn limit_is_parsed_as_a_number() {
     let server = Server::start();
     for data in ["one", "two", "three"] {
         publish(&server, "chat", data);
@@ -208,7 +208,7 @@ fn a_limit_is_read_as_any_parameter() {
 }
 
 #[test]
-fn a_history_tells_the_messages_that_it_has_lost() {
+fn history_reports_lost_messages() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
     publish(&server, "chat", "0");
     let first = messages(&get(&server, "/history/chat"));
@@ -231,7 +231,7 @@ fn a_history_tells_the_messages_that_it_has_lost() {
 }
 
 #[test]
-fn a_history_refuses_parameters_that_it_cannot_read() {
+fn history_refuses_invalid_parameters() {
     let server = Server::start();
     for (target, status, reason) in [
         ("/history/a?since=never", 400, "since="),
@@ -273,7 +273,7 @@ fn a_history_needs_the_right_to_subscribe() {
 
 /// Later requests on the same connection are answered in order, whichever shards keep their topics.
 #[test]
-fn histories_are_answered_in_their_order() {
+fn pipelined_histories_are_answered_in_order() {
     let server = Server::start();
     for n in 0..20 {
         publish(&server, &format!("t/{n}"), &n.to_string());

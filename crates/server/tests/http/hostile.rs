@@ -8,7 +8,7 @@ use crate::support::ws::{Ws, handshake};
 const GROWN_MAX: u64 = 48 << 20;
 
 #[test]
-fn request_for_two_topics_that_is_answered_at_once_harms_nobody() {
+fn request_for_two_topics_with_an_immediate_answer_does_not_crash() {
     let server = Server::start();
     let accept = [("Accept", "text/event-stream")];
     for target in ["/sub?topic=a&topic=b", "/sub?filter=a%2F%23&filter=b"] {
@@ -65,7 +65,7 @@ fn large_messages_of_several_topics_are_read_one_by_one() {
 
 /// Many clients request one message of 1 MB, over each transport, and read nothing.
 #[test]
-fn large_message_is_stored_once_for_all_that_do_not_read_it() {
+fn large_message_is_stored_once_for_all_clients_that_do_not_read() {
     let server = Server::start();
     assert_eq!(
         publish(&server, "big", "x".repeat((1 << 20) - 10)).status,
@@ -93,7 +93,7 @@ fn large_message_is_stored_once_for_all_that_do_not_read_it() {
 
 /// Many clients that read nothing wait while messages of 1 MB are published.
 #[test]
-fn large_message_that_is_being_sent_is_stored_once() {
+fn large_message_in_transit_is_stored_once() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
     let mut held: Vec<Conn> = Vec::new();
     for n in 0..400 {

@@ -30,7 +30,7 @@ fn log(server: &Server, topic: &str, messages: usize) -> Vec<String> {
 }
 
 #[test]
-fn an_answer_means_that_the_message_is_in_the_log() {
+fn answered_message_is_in_the_log() {
     let server = Server::start();
     let mut publishers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
     let mut readers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
@@ -110,7 +110,7 @@ fn a_retry_gets_the_first_answer_and_publishes_nothing() {
 }
 
 #[test]
-fn a_key_belongs_to_its_topic_and_to_its_message() {
+fn idempotency_key_belongs_to_its_topic_and_message() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     assert_eq!(post(&mut conn, "a", "k", "x").status, 202);
@@ -165,7 +165,7 @@ fn invalid_key_is_refused() {
 }
 
 #[test]
-fn lines_of_a_batch_have_keys_of_their_own() {
+fn each_line_of_a_batch_has_its_own_idempotency_key() {
     let server = Server::start();
     let line = |n: usize, data: &str| {
         format!(r#"{{"topic":"t/{n}","data":"{data}","idempotency_key":"key-{n}"}}"#)
@@ -227,7 +227,7 @@ fn lines_of_a_batch_have_keys_of_their_own() {
 }
 
 #[test]
-fn answers_are_kept_for_the_window() {
+fn first_answers_are_kept_for_the_idempotency_window() {
     let server = Server::with("[publish]\nidempotency_window_s = 2\n");
     let mut conn = Conn::open(&server);
     post(&mut conn, "a", "k", "x");
@@ -266,7 +266,7 @@ fn kept_answers_have_a_limit() {
 
 /// With durable messages no key is dropped before its time, so the room for keys can be used up. One topic may use the room of all homes.
 #[test]
-fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is_told() {
+fn one_publisher_to_one_topic_may_use_the_key_room_of_all_homes() {
     let state = State::new();
     let settings = format!("[publish]\nidempotency_keys = 20\n{}", state.settings());
     let server = Server::with_admin(&settings);

@@ -14,7 +14,7 @@ use std::time::Duration;
 const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
 
 #[test]
-fn snapshot_comes_before_the_changes() {
+fn follower_gets_the_snapshot_before_the_changes() {
     let server = Server::with(AT_ONCE);
     let subscribers = [subscriber(&server, "a"), subscriber(&server, "b/c")];
     publish(&server, "nobody", "x");
@@ -46,7 +46,7 @@ fn snapshot_comes_before_the_changes() {
 }
 
 #[test]
-fn a_websocket_gets_the_same_as_text_frames() {
+fn websocket_follower_gets_the_events_as_text_frames() {
     let server = Server::with(AT_ONCE);
     let subscriber_of_a = subscriber(&server, "a");
     // The subprotocol for messages has no meaning here, so the server does not select it.
@@ -143,7 +143,7 @@ fn long_polls_and_websockets_are_subscribers_too() {
 }
 
 #[test]
-fn subscriber_that_returns_within_the_debounce_was_never_away() {
+fn return_within_the_debounce_is_no_change_of_interest() {
     let server = Server::with("[interest]\ndebounce_s = 3600\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.read_snapshot();
@@ -161,7 +161,7 @@ fn subscriber_that_returns_within_the_debounce_was_never_away() {
 }
 
 #[test]
-fn subscriber_that_stays_away_is_gone_after_the_debounce() {
+fn interest_ends_after_the_debounce() {
     let server = Server::with("[interest]\ndebounce_s = 1\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.read_snapshot();
@@ -219,14 +219,14 @@ fn assert_replay_is_exact(shards: u32, settings: &str) {
 }
 
 #[test]
-fn a_replay_is_exact_at_once() {
+fn snapshot_and_events_are_exact_without_a_debounce() {
     for shards in [1, 2, 5] {
         assert_replay_is_exact(shards, AT_ONCE);
     }
 }
 
 #[test]
-fn a_replay_is_exact_with_a_debounce() {
+fn snapshot_and_events_are_exact_with_a_debounce() {
     assert_replay_is_exact(2, "[interest]\ndebounce_s = 1\n");
 }
 

@@ -9,7 +9,7 @@ use crate::support::http::{Conn, Response, info, once};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, line};
 
-const LATEST: &str = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
+const LATEST_RULE: &str = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
 
 fn publish(server: &Server, topic: &str, key: &str, body: impl AsRef<[u8]>) -> Response {
     let target = format!("/pub/{topic}");
@@ -63,8 +63,8 @@ fn message_has_its_key_over_every_transport_with_a_field_for_it() {
 #[test]
 fn bad_keys_are_refused_with_a_reason() {
     let server = Server::start();
-    let long = "k".repeat(256);
-    for key in [&long[..], "a\tb\u{1}c"] {
+    let too_long = "k".repeat(256);
+    for key in [&too_long[..], "a\tb\u{1}c"] {
         let refused = once(&server, "POST", "/pub/news", &[("Crore-Key", key)], "x");
         assert_eq!(refused.status, 400, "{key:?}: {refused:?}");
         let line = serde_json::json!({"topic": "news", "data": "x", "key": key}).to_string();
@@ -82,15 +82,15 @@ fn bad_keys_are_refused_with_a_reason() {
             "{reason}"
         );
     }
-    let fits = "k".repeat(255);
-    publish(&server, "news", &fits, "x");
+    let longest_key = "k".repeat(255);
+    publish(&server, "news", &longest_key, "x");
     let response = once(&server, "GET", "/sub/news", &[], "");
-    assert_eq!(response.header("crore-key"), Some(fits));
+    assert_eq!(response.header("crore-key"), Some(longest_key));
 }
 
 #[test]
 fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
-    let server = Server::with(LATEST);
+    let server = Server::with(LATEST_RULE);
     publish_six(&server, "news");
     assert_eq!(info(&server, "news")["messages"], 3);
     let newest = ["a2", "2", "b2"];
@@ -129,7 +129,7 @@ fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
 
 #[test]
 fn resumed_subscriber_gets_the_changes_and_no_gap() {
-    let server = Server::with(LATEST);
+    let server = Server::with(LATEST_RULE);
     publish(&server, "news", "a", "a1");
     let first = once(&server, "GET", "/sub/news", &[], "").position();
     publish_six(&server, "news");
@@ -140,11 +140,11 @@ fn resumed_subscriber_gets_the_changes_and_no_gap() {
     let changed = ["a2", "2", "b2", "c3"];
     assert_eq!(Ws::open(&server, &target, &[]).texts(4), changed);
     let mut ws = Ws::meta(&server, &target);
-    let mut last = String::new();
+    let mut last_id = String::new();
     for text in changed {
         let (lines, data) = ws.meta_message();
         assert_eq!(data, text.as_bytes(), "{lines:?}");
-        last = line(&lines, "id").to_string();
+        last_id = line(&lines, "id").to_string();
     }
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
     for text in changed {
@@ -154,7 +154,7 @@ fn resumed_subscriber_gets_the_changes_and_no_gap() {
     let headers = [("If-None-Match", &first[..])];
     let polled = once(&server, "GET", "/sub/news", &headers, "");
     assert_eq!((polled.text(), polled.header("crore-gap")), ("a2", None));
-    let mut at_head = Ws::open(&server, &format!("/sub/news?since={last}"), &[]);
+    let mut at_head = Ws::open(&server, &format!("/sub/news?since={last_id}"), &[]);
     server.await_subscribers("news", 3);
     publish(&server, "news", "c", "c4");
     assert_eq!(at_head.texts(1), ["c4"]);
@@ -162,7 +162,7 @@ fn resumed_subscriber_gets_the_changes_and_no_gap() {
 
 #[test]
 fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
-    let server = Server::with(&format!("{LATEST}keys_max = 2\n"));
+    let server = Server::with(&format!("{LATEST_RULE}keys_max = 2\n"));
     publish(&server, "news", "a", "a1");
     let first = once(&server, "GET", "/sub/news", &[], "").position();
     publish(&server, "news", "b", "b1");
@@ -178,7 +178,7 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
 
 #[test]
 fn several_topics_on_one_connection_each_bring_their_snapshot() {
-    let server = Server::with(LATEST);
+    let server = Server::with(LATEST_RULE);
     publish_six(&server, "x");
     publish_six(&server, "y");
     let mut ws = Ws::meta(&server, "/sub?topic=x&topic=y");
@@ -212,20 +212,27 @@ fn number_of(payload: &[u8]) -> usize {
 /// Checks the messages of a slow reader. The first are those that the socket buffers of both ends held. After them only the newest of each
 /// key may follow, although the outbox had room for all.
 fn assert_conflated(numbers: &[usize]) {
-    let before = numbers
+    let buffered_count = numbers
         .iter()
         .zip(0..)
         .take_while(|(number, n)| **number == *n)
         .count();
-    assert!(before > 0 && before < MESSAGES - KEYS, "{numbers:?}");
+    assert!(
+        buffered_count > 0 && buffered_count < MESSAGES - KEYS,
+        "{numbers:?}"
+    );
     let newest: Vec<_> = (MESSAGES - KEYS..MESSAGES).collect();
-    assert_eq!(numbers[before..], newest, "after {before} messages");
+    assert_eq!(
+        numbers[buffered_count..],
+        newest,
+        "after {buffered_count} messages"
+    );
 }
 
 #[test]
 fn a_slow_reader_gets_only_the_newest_of_each_key() {
     let server = Server::with(&format!(
-        "[limits]\noutbox_bytes = \"64 MiB\"\n{LATEST}log_bytes = \"64 MiB\"\nslow = \"disconnect\"\n"
+        "[limits]\noutbox_bytes = \"64 MiB\"\n{LATEST_RULE}log_bytes = \"64 MiB\"\nslow = \"disconnect\"\n"
     ));
     let mut ws = Ws::open(&server, "/sub/news", &[]);
     let mut meta = Ws::meta(&server, "/sub?topic=news&topic=other");
@@ -238,21 +245,21 @@ fn a_slow_reader_gets_only_the_newest_of_each_key() {
             publisher.request("POST", "/pub/news", &[("Crore-Key", &key)], payload(number));
         assert_eq!(response.status, 201, "message {number}");
     }
-    let last = |numbers: &Vec<usize>| numbers.last() == Some(&(MESSAGES - 1));
+    let has_last = |numbers: &Vec<usize>| numbers.last() == Some(&(MESSAGES - 1));
     let mut numbers = Vec::new();
-    while !last(&numbers) {
+    while !has_last(&numbers) {
         numbers.push(number_of(&ws.message().payload));
     }
     assert_conflated(&numbers);
     let mut numbers = Vec::new();
-    while !last(&numbers) {
+    while !has_last(&numbers) {
         let (lines, data) = meta.meta_message();
         assert!(lines.iter().all(|(name, _)| name != "gap"), "{lines:?}");
         numbers.push(number_of(&data));
     }
     assert_conflated(&numbers);
     let mut numbers = Vec::new();
-    while !last(&numbers) {
+    while !has_last(&numbers) {
         let event = stream.event().expect("the stream goes on");
         assert_eq!(event.kind, "message");
         numbers.push(number_of(event.data.as_bytes()));

@@ -30,7 +30,7 @@ pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
 }
 
 #[test]
-fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
+fn second_server_at_the_same_address_does_not_start_and_leaves_the_state() {
     let state = State::new();
     let server = Server::start();
     let log = does_not_start(&server.address().to_string(), "second", &state.settings());
@@ -83,7 +83,7 @@ fn owners_of_messages_survive_a_restart() {
 }
 
 #[test]
-fn drain_tells_each_client_to_reconnect_and_closes_the_port() {
+fn drain_asks_each_client_to_reconnect_and_closes_the_port() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/a", &[]);
     let mut poll = Conn::open(&server);
@@ -174,7 +174,7 @@ fn drain_closes_all_connections_at_its_deadline() {
 }
 
 #[test]
-fn a_planned_restart_keeps_positions_messages_and_answers() {
+fn planned_restart_keeps_positions_messages_and_answers() {
     for state in State::of_both_kinds() {
         assert_restart_keeps_positions_messages_and_answers(&state);
     }
@@ -218,7 +218,7 @@ fn assert_restart_keeps_positions_messages_and_answers(state: &State) {
 }
 
 #[test]
-fn damaged_state_is_set_aside_and_told_as_a_gap() {
+fn damaged_state_is_set_aside_and_reported_as_a_gap() {
     let state = State::for_planned_restarts();
     let server = Server::with(&state.settings());
     publish(&server, "a", "old");
@@ -240,7 +240,7 @@ fn damaged_state_is_set_aside_and_told_as_a_gap() {
 }
 
 #[test]
-fn other_numbers_of_shards_and_homes_keep_positions_messages_and_answers() {
+fn change_of_shards_and_homes_keeps_positions_messages_and_answers() {
     let state = State::new();
     let settings = format!("partitions = 5\n{}", state.settings());
     let mut server = Server::with_shards(1, &settings);
@@ -283,7 +283,7 @@ fn other_numbers_of_shards_and_homes_keep_positions_messages_and_answers() {
 }
 
 #[test]
-fn state_of_another_version_is_refused_with_the_remedy_and_left_alone() {
+fn state_of_another_version_is_refused_with_the_remedy_and_unchanged() {
     for version in [4_u16, 5, u16::MAX] {
         let state = State::new();
         Server::with(&state.settings()).stop();

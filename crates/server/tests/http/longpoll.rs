@@ -12,7 +12,7 @@ fn is_date(text: &str) -> bool {
 }
 
 #[test]
-fn an_answer_has_the_validators_and_may_be_revalidated() {
+fn long_poll_answer_has_validators_and_must_be_revalidated() {
     let server = Server::start();
     publish(&server, "news", "one");
     let response = once(&server, "GET", "/sub/news", &[], "");
@@ -39,7 +39,7 @@ fn an_answer_has_the_validators_and_may_be_revalidated() {
 }
 
 #[test]
-fn following_the_validators_gives_each_message_once_and_in_order() {
+fn polls_with_the_validators_get_each_message_once_in_order() {
     let server = Server::start();
     for number in 0..6 {
         publish(&server, "news", number.to_string());
@@ -159,7 +159,7 @@ fn rule_sets_where_a_subscriber_begins() {
 }
 
 #[test]
-fn a_malformed_position_is_answered_and_never_waits() {
+fn poll_with_a_malformed_position_is_answered_at_once() {
     let server = Server::start();
     publish(&server, "news", "one");
     for query in [
@@ -175,7 +175,7 @@ fn a_malformed_position_is_answered_and_never_waits() {
 }
 
 #[test]
-fn a_timeout_is_304_to_a_condition_and_else_204() {
+fn timeout_is_304_for_a_conditional_request_and_otherwise_204() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
     let mut conn = Conn::open(&server);
     assert_eq!(conn.get("/sub/empty", &[]).status, 204);
@@ -195,7 +195,7 @@ fn a_timeout_is_304_to_a_condition_and_else_204() {
 
 /// Each poll continues from the ETag of the last timeout, however the first request was positioned.
 #[test]
-fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
+fn message_between_a_timeout_and_the_next_poll_is_delivered_or_reported_as_lost() {
     let server = Server::with(
         "[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\npoll_timeout_s = 1\n\
          [[rule]]\nmatch = \"old/#\"\npoll_timeout_status = 408\npoll_timeout_s = 1\n\
@@ -272,7 +272,7 @@ fn concurrent_polls_both_receive_the_message_with_broadcast() {
 }
 
 #[test]
-fn concurrent_poll_that_is_later_is_refused_with_first() {
+fn later_concurrent_poll_is_refused_with_the_policy_first() {
     let (server, mut first, mut second) = two_polls("first");
     assert_eq!(second.response().status, 409);
     publish(&server, "news", "one");
@@ -280,7 +280,7 @@ fn concurrent_poll_that_is_later_is_refused_with_first() {
 }
 
 #[test]
-fn concurrent_poll_that_is_earlier_is_ended_with_last() {
+fn earlier_concurrent_poll_is_ended_with_the_policy_last() {
     let (server, mut first, mut second) = two_polls("last");
     assert_eq!(first.response().status, 409);
     publish(&server, "news", "one");
@@ -341,7 +341,7 @@ fn pipelined_request_waits_for_the_poll_before_it() {
 }
 
 #[test]
-fn a_position_before_the_log_is_told_as_a_gap_with_the_oldest() {
+fn position_before_the_log_gets_a_gap_and_the_oldest_message() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
     publish(&server, "news", "0");
     let position = once(&server, "GET", "/sub/news", &[], "").position();

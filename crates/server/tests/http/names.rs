@@ -75,7 +75,7 @@ fn good_names_reach_the_same_topic_by_every_spelling() {
 }
 
 #[test]
-fn a_plus_is_no_space_and_the_answer_says_what_a_space_is() {
+fn plus_sign_is_no_space_and_the_answer_gives_the_escape() {
     let server = Server::start();
     publish(&server, "living%20room", "spaced");
     for target in [

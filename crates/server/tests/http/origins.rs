@@ -7,7 +7,7 @@ use crate::support::{Server, until};
 const EVIL: (&str, &str) = ("Origin", "https://evil.example");
 
 #[test]
-fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
+fn page_that_cannot_read_the_answer_is_logged_with_the_setting() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example\"]\n");
     publish(&server, "news", "one");
     let own = format!("http://{}", server.address());
@@ -36,7 +36,7 @@ fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
 
 /// Browsers tell a page only that its `EventSource` or `WebSocket` failed, so the reason must be in the log.
 #[test]
-fn a_stream_that_is_refused_is_in_the_log_with_the_reason() {
+fn refused_stream_is_logged_with_the_reason() {
     let server = Server::with("");
     let events = [("Accept", "text/event-stream")];
     for _ in 0..2 {
@@ -55,7 +55,7 @@ fn a_stream_that_is_refused_is_in_the_log_with_the_reason() {
 }
 
 #[test]
-fn localhost_and_its_address_are_told_apart() {
+fn localhost_and_its_address_are_different_origins() {
     let server = Server::with("[http]\nallowed_origins = [\"http://127.0.0.1:3000\"]\n");
     let port = server.address().port();
     for (origin, advised_origin) in [

@@ -7,14 +7,14 @@ use crate::support::Server;
 use crate::support::http::{Conn, Response, once, publish};
 use crate::support::ws::{Ws, handshake};
 
-const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+const ACCEPT_EVENT_STREAM: (&str, &str) = ("Accept", "text/event-stream");
 
-/// Checks the status of a response, and that its text contains all of `words`. `what` names the case in the message of a failure.
-pub fn says(response: &Response, status: u16, words: &[&str], what: &str) {
+/// Checks the status of a response, and that its text contains all of `words`. The message of a failure names the `case`.
+pub fn assert_answer(response: &Response, status: u16, words: &[&str], case: &str) {
     let text = response.text();
-    assert_eq!(response.status, status, "{what}: {text}");
+    assert_eq!(response.status, status, "{case}: {text}");
     for word in words {
-        assert!(text.contains(word), "{what}: {word} in {text}");
+        assert!(text.contains(word), "{case}: {word} in {text}");
     }
 }
 
@@ -50,12 +50,12 @@ fn misspelt_parameter_is_refused_with_the_right_name() {
         ),
     ] {
         let answer = once(&server, method, target, &[], "");
-        says(&answer, 400, &[slip, meant], target);
-        let stream = once(&server, method, target, &[EVENTS], "");
+        assert_answer(&answer, 400, &[slip, meant], target);
+        let stream = once(&server, method, target, &[ACCEPT_EVENT_STREAM], "");
         assert_eq!(stream.status, 400, "{target} as an event stream");
     }
     let upgrade = Conn::open(&server).get("/pubsub/a?envelop=json", &handshake(&[]));
-    says(&upgrade, 400, &["`envelop`", "envelope=?"], "an upgrade");
+    assert_answer(&upgrade, 400, &["`envelop`", "envelope=?"], "an upgrade");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_parameter_that_another_path_reads_is_refused() {
         ("POST", "/pub/a?envelope=json", "`envelope`"),
     ] {
         let answer = once(&server, method, target, &[], "");
-        says(
+        assert_answer(
             &answer,
             400,
             &[name, "means nothing here: this request reads"],
@@ -81,7 +81,7 @@ fn a_parameter_that_another_path_reads_is_refused() {
 }
 
 #[test]
-fn parameters_that_clients_caches_and_proxies_add_pass() {
+fn parameters_added_by_clients_caches_and_proxies_are_ignored() {
     let server = Server::start();
     publish(&server, "a", "kept");
     for added in [
@@ -101,7 +101,7 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
     ] {
         let target = format!("/sub/a?{added}");
         let answer = once(&server, "GET", &target, &[], "");
-        says(&answer, 200, &["kept"], &target);
+        assert_answer(&answer, 200, &["kept"], &target);
         for path in ["/history/a", "/pub/a"] {
             let target = format!("{path}?{added}");
             let answer = once(&server, "GET", &target, &[], "");
@@ -114,7 +114,12 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
     assert_eq!(upgrade.status, 101, "{upgrade:?}");
     // A polyfill of EventSource appends the last event id to any path.
     let mut follower = Conn::open(&server);
-    follower.ask("GET", "/interest?lastEventId=1&_=2", &[EVENTS], "");
+    follower.ask(
+        "GET",
+        "/interest?lastEventId=1&_=2",
+        &[ACCEPT_EVENT_STREAM],
+        "",
+    );
     assert_eq!(follower.head().status, 200);
     // A target with as many parameters as fit into the head of a request.
     let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
@@ -176,7 +181,7 @@ fn unknown_parameter_of_a_request_that_changes_something_is_refused() {
     ] {
         let body = if method == "POST" { "x" } else { "" };
         let answer = once(&server, method, target, &[], body);
-        says(&answer, 400, words, target);
+        assert_answer(&answer, 400, words, target);
         assert!(!answer.text().contains("last_event_id"), "{answer:?}");
     }
     assert_eq!(
@@ -209,7 +214,7 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
         ("Crore-Expiry", "write it as the header Crore-TTL"),
     ] {
         let answer = once(&server, "POST", "/pub/a", &[(name, "5")], "x");
-        says(&answer, 400, &[&format!("`{name}`"), words], name);
+        assert_answer(&answer, 400, &[&format!("`{name}`"), words], name);
     }
     assert_eq!(
         once(&server, "GET", "/pub/a", &[], "").status,
@@ -220,10 +225,10 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
         &server,
         "GET",
         "/sub/a",
-        &[("LastEventId", "1-1"), EVENTS],
+        &[("LastEventId", "1-1"), ACCEPT_EVENT_STREAM],
         "",
     );
-    says(
+    assert_answer(
         &slip,
         400,
         &["`LastEventId`", "did you mean Last-Event-ID?"],
@@ -253,7 +258,7 @@ fn unknown_header_that_begins_with_crore_is_refused() {
     ] {
         for (method, target) in [("POST", "/pub/a"), ("GET", "/sub/a")] {
             let answer = once(&server, method, target, &[(name, value)], "");
-            says(
+            assert_answer(
                 &answer,
                 400,
                 &[name, "Crore-TTL", "X-EventSource-Event"],
@@ -296,14 +301,14 @@ fn invalid_value_of_a_parameter_is_refused_and_named() {
         ("/history/a?envelope=xml", "`xml`", "json"),
     ] {
         let answer = once(&server, "GET", target, &[], "");
-        says(&answer, 400, &[value, allowed], target);
+        assert_answer(&answer, 400, &[value, allowed], target);
     }
     for (header, value, allowed) in [
         ("Crore-TTL", "5m", "whole number of seconds"),
         ("Crore-Retain", "yes", "true or false"),
     ] {
         let answer = once(&server, "POST", "/pub/a", &[(header, value)], "x");
-        says(
+        assert_answer(
             &answer,
             400,
             &[header, &format!("`{value}`"), allowed],
@@ -319,12 +324,12 @@ fn invalid_value_of_a_parameter_is_refused_and_named() {
 }
 
 /// Small limits, which a request can exceed by a few bytes.
-const SMALL: &str = "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
+const SMALL_LIMITS: &str = "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
     topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n";
 
 #[test]
 fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
-    let server = Server::with(SMALL);
+    let server = Server::with(SMALL_LIMITS);
     let ask = |method: &str, target: &str, headers: &[(&str, &str)], body: &str| {
         Conn::open(&server).request(method, target, headers, body)
     };
@@ -347,11 +352,11 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
             ["topics", "limits.topics_per_connection", "(2)"],
         ),
     ] {
-        says(&ask("GET", &target, &[], ""), 400, &words, &target);
+        assert_answer(&ask("GET", &target, &[], ""), 400, &words, &target);
     }
     let body = "y".repeat(1_500);
     let answer = ask("POST", "/pub/a", &[], &body);
-    says(
+    assert_answer(
         &answer,
         413,
         &["limits.message_bytes", "(1000 bytes)", "1500"],
@@ -361,30 +366,30 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
     chunked.send(format!(
         "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5dc\r\n{body}\r\n0\r\n\r\n"
     ));
-    says(
+    assert_answer(
         &chunked.response(),
         413,
         &["limits.message_bytes", "(1000 bytes)"],
         "chunks",
     );
     let answer = ask("POST", "/pub", &[ndjson], &"z".repeat(2_500));
-    says(
+    assert_answer(
         &answer,
         413,
         &["limits.batch_bytes", "(2000 bytes)", "2500"],
         "a batch",
     );
     let answer = ask("GET", "/sub/a", &[("X-Long", &"x".repeat(5_000))], "");
-    says(
+    assert_answer(
         &answer,
         431,
         &["limits.head_bytes", "4096 bytes", "64 fields"],
         "a head",
     );
-    let refused = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
-    let refused = refused.into_iter().find(|answer| answer.status == 429);
+    let mut answers = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
+    let refused = answers.find(|answer| answer.status == 429);
     let refused = refused.expect("20 new topics exceed the limit of 7 a second");
-    says(
+    assert_answer(
         &refused,
         429,
         &["limits.topics_per_address_per_s", "(7 a second)"],
@@ -394,10 +399,15 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
 
 #[test]
 fn refusal_of_a_batch_line_names_the_limit_that_it_exceeds() {
-    let server = Server::with(SMALL);
-    let line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", "y".repeat(1_100));
-    let name = format!("{{\"topic\":\"{}\",\"data\":1}}\n", "x".repeat(30));
-    let lines = [line, name, "{\"topic\":\"a\",\"data\":1}\n".into()].concat();
+    let server = Server::with(SMALL_LIMITS);
+    let long_data_line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", "y".repeat(1_100));
+    let long_topic_line = format!("{{\"topic\":\"{}\",\"data\":1}}\n", "x".repeat(30));
+    let lines = [
+        long_data_line,
+        long_topic_line,
+        "{\"topic\":\"a\",\"data\":1}\n".into(),
+    ]
+    .concat();
     let ndjson = ("Content-Type", "application/x-ndjson");
     let answer = once(&server, "POST", "/pub", &[ndjson], &lines).json();
     let failed: Vec<&Value> = answer["failed"]
@@ -419,7 +429,7 @@ fn refusal_of_a_batch_line_names_the_limit_that_it_exceeds() {
 
 #[test]
 fn close_frame_names_the_limit_that_a_frame_exceeds() {
-    let server = Server::with(SMALL);
+    let server = Server::with(SMALL_LIMITS);
     let mut ws = Ws::open(&server, "/pub/a", &[]);
     ws.send(0x82, "y".repeat(1_500));
     let close = ws.frame();

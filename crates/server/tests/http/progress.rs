@@ -198,7 +198,7 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
 }
 
 #[test]
-fn bytes_behind_polls_do_not_block_publishes() {
+fn bytes_pipelined_after_polls_do_not_block_publishes() {
     let server = small();
     publish(&server, "kept", "x");
     let polls: Vec<Conn> = (0..200)

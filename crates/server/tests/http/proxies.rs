@@ -25,7 +25,7 @@ fn server() -> Server {
 }
 
 #[test]
-fn a_header_comes_before_the_first_request_and_only_there() {
+fn proxy_header_is_accepted_only_before_the_first_request() {
     let server = server();
     for slowly in [false, true] {
         let mut conn = Conn::open(&server);
@@ -86,7 +86,7 @@ fn proxy_header_of_an_untrusted_peer_is_not_read() {
 }
 
 #[test]
-fn proxy_header_is_noise_where_it_is_not_configured() {
+fn proxy_header_is_a_bad_request_if_not_configured() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     let request = conn.request_bytes("POST", "/pub/news", &[], b"x");
@@ -130,7 +130,7 @@ fn await_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) {
 }
 
 #[test]
-fn limits_mean_the_client_that_a_proxy_header_names() {
+fn limits_apply_to_the_client_named_by_the_proxy_header() {
     let server = limited(FROM_HERE);
     let held: Vec<Conn> = (0..2)
         .map(|_| {

@@ -16,7 +16,7 @@ fn fields(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn publishing_to_nobody_is_202_and_to_somebody_201() {
+fn publish_is_202_without_and_201_with_a_subscriber() {
     let server = Server::start();
     assert_eq!(publish(&server, "news", "kept").status, 202);
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);
@@ -26,7 +26,7 @@ fn publishing_to_nobody_is_202_and_to_somebody_201() {
 }
 
 #[test]
-fn a_waiting_long_poll_is_a_live_subscriber() {
+fn waiting_long_poll_counts_as_a_live_subscriber() {
     let server = Server::start();
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/news", &[], "");
@@ -36,7 +36,7 @@ fn a_waiting_long_poll_is_a_live_subscriber() {
 }
 
 #[test]
-fn a_long_poll_that_was_answered_is_no_live_subscriber() {
+fn answered_long_poll_is_no_live_subscriber() {
     let server = Server::start();
     for round in 0..50 {
         let topic = format!("t/{round}");
@@ -54,7 +54,7 @@ fn a_long_poll_that_was_answered_is_no_live_subscriber() {
 }
 
 #[test]
-fn the_answer_tells_the_topics_info_as_text() {
+fn publish_answer_has_the_topic_info_as_text() {
     let server = Server::start();
     let response = publish(&server, "news", "one");
     assert!(
@@ -83,7 +83,7 @@ fn the_answer_tells_the_topics_info_as_text() {
 }
 
 #[test]
-fn the_answer_tells_the_topics_info_as_json() {
+fn publish_answer_has_the_topic_info_as_json() {
     let server = Server::start();
     for accept in [
         "application/json",
@@ -140,7 +140,7 @@ fn put_creates_a_topic_and_get_answers_its_info() {
 }
 
 #[test]
-fn log_keeps_the_messages_that_its_rule_says() {
+fn log_keeps_as_many_messages_as_its_rule_allows() {
     let server = Server::with(
         "[[rule]]\nmatch = \"few/#\"\nlog_messages = 3\n[[rule]]\nmatch = \"none\"\nlog_messages = 0\n",
     );
@@ -306,7 +306,7 @@ fn fields_of_a_message_are_text_without_control_characters() {
 }
 
 #[test]
-fn a_batch_of_which_nothing_is_published_is_an_error() {
+fn batch_with_no_published_line_is_an_error() {
     let server = Server::start();
     let publish = |batch: &str| {
         let headers = [("Content-Type", "application/x-ndjson")];
@@ -328,7 +328,7 @@ fn a_batch_of_which_nothing_is_published_is_an_error() {
 }
 
 #[test]
-fn refused_batch_names_the_remedy_as_a_refused_message_does() {
+fn refused_batch_line_names_the_same_remedy_as_a_refused_message() {
     let headers = [("Content-Type", "application/x-ndjson")];
     let line = r#"{"topic":"news","data":1}"#;
     let server = Server::with("[limits]\npublishes_per_s = 1\n");
@@ -467,7 +467,7 @@ fn default_content_type_of_curl_counts_as_none() {
 }
 
 #[test]
-fn an_object_that_names_its_topic_is_answered_with_the_form_that_takes_it() {
+fn json_object_with_a_topic_gets_the_form_of_a_batch() {
     let server = Server::start();
     let json = [("Content-Type", "application/json")];
     let object = r#"{"topic":"a","data":"x"}"#;

@@ -40,7 +40,7 @@ fn purge_empties_the_topic_and_keeps_it() {
 }
 
 #[test]
-fn subscribers_stay_and_old_positions_are_told_a_gap_and_new_ones_none() {
+fn purge_is_a_gap_only_for_older_positions_and_keeps_subscribers() {
     let server = Server::with_shards(3, "");
     let mut live = Ws::open(&server, "/sub/news", &[]);
     let mut stream = Stream::open(&server, "/sub/news", &[]);

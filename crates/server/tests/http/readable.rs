@@ -132,7 +132,7 @@ fn a_page_of_a_listed_origin_reads_refusals_of_heads_and_bodies() {
 }
 
 #[test]
-fn a_page_of_a_listed_origin_reads_what_is_past_a_limit() {
+fn page_of_a_listed_origin_reads_refusals_by_limits() {
     let server = server("publishes_per_address_per_s = 1");
     let post = || once(&server, "POST", "/pub/t/a", &[PAGE], "x");
     let refused = std::iter::repeat_with(post).find(|answer| answer.status != 202);
@@ -154,7 +154,7 @@ fn a_page_of_a_listed_origin_reads_that_the_server_is_full() {
 }
 
 #[test]
-fn a_refusal_has_nothing_of_the_request_before_it() {
+fn refusal_has_no_headers_of_the_previous_request() {
     let server = server("");
     let first = format!(
         "HEAD /pub/none HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nOrigin: {}\r\n\r\n",

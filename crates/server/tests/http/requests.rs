@@ -120,7 +120,7 @@ fn http_1_0_is_answered_and_closed() {
 }
 
 #[test]
-fn a_connection_persists_until_somebody_wants_it_closed() {
+fn connection_persists_until_one_side_closes_it() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     for _ in 0..5 {
@@ -135,7 +135,7 @@ fn a_connection_persists_until_somebody_wants_it_closed() {
 }
 
 #[test]
-fn a_request_may_come_byte_by_byte() {
+fn request_that_arrives_byte_by_byte_is_answered() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     let post = conn.request_bytes(
@@ -156,7 +156,7 @@ fn a_request_may_come_byte_by_byte() {
 }
 
 #[test]
-fn chunks_extensions_and_trailers_make_one_body() {
+fn chunked_body_with_extensions_and_trailers_is_joined() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     conn.ask(
@@ -318,7 +318,7 @@ fn an_absolute_target_and_a_leading_empty_line_are_understood() {
 }
 
 #[test]
-fn every_answer_is_dated_and_safe_to_show() {
+fn every_answer_has_a_date_and_the_safety_headers() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
     publish(&server, "news", "<script>alert(1)</script>");
     let table: [(&str, &str, u16); 9] = [

@@ -39,7 +39,7 @@ fn poll(server: &Server, target: &str, header: &str, value: &str) -> Response {
 }
 
 #[test]
-fn position_is_accepted_in_every_form_that_a_proxy_makes_of_it() {
+fn position_changed_by_a_proxy_is_accepted() {
     let server = Server::start();
     for target in ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=%23"] {
         for text in ["one", "two"] {
@@ -66,7 +66,7 @@ fn position_is_accepted_in_every_form_that_a_proxy_makes_of_it() {
 }
 
 #[test]
-fn newest_of_several_tags_counts() {
+fn newest_of_several_tags_is_used() {
     let server = Server::start();
     let mut tags = Vec::new();
     for text in ["one", "two", "three"] {
@@ -95,7 +95,7 @@ fn newest_of_several_tags_counts() {
 }
 
 #[test]
-fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_message_again() {
+fn poll_with_an_unreadable_tag_gets_a_gap_and_no_message_twice() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 100\n");
     for text in ["one", "two"] {
         publish(&server, "a", text);
@@ -130,7 +130,7 @@ fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_m
 }
 
 #[test]
-fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
+fn last_event_id_in_the_query_has_several_names_and_precedes_since() {
     let server = Server::start();
     for text in ["one", "two"] {
         publish(&server, "a", text);

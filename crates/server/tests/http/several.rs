@@ -107,7 +107,7 @@ fn envelope_is_json_with_the_topic_on_every_transport() {
 }
 
 #[test]
-fn changed_set_of_topics_is_told_as_a_gap() {
+fn changed_set_of_topics_gets_a_gap() {
     let server = Server::start();
     let mut stream = Stream::open(&server, TARGET, &[]);
     server.await_subscribers("a", 1);
@@ -162,7 +162,7 @@ fn topics(count: usize) -> String {
 }
 
 #[test]
-fn a_long_poll_that_times_out_behind_a_gap_tells_it_once() {
+fn long_poll_that_times_out_after_a_gap_reports_it_once() {
     let server = Server::with(
         "[[rule]]\nmatch = \"a\"\nlog_messages = 0\npoll_timeout_s = 1\n\
          [[rule]]\nmatch = \"b\"\npoll_timeout_s = 1\n",

@@ -86,7 +86,7 @@ fn until_closed(slow: &mut Ws) -> (usize, String) {
 }
 
 #[test]
-fn a_plain_websocket_is_closed_with_the_position_of_what_is_left() {
+fn plain_websocket_with_a_gap_is_closed_with_the_position_to_resume() {
     for target in [
         "/sub/news",
         "/sub?topic=other&topic=news",
@@ -128,7 +128,7 @@ fn kernel_keeps_little_unsent_for_a_client_that_does_not_read() {
 }
 
 #[test]
-fn the_meta_subprotocol_tells_the_gap_where_it_is() {
+fn meta_subprotocol_reports_the_gap_in_order() {
     let server = server("skip", 2);
     let mut slow = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);
@@ -148,7 +148,7 @@ fn the_meta_subprotocol_tells_the_gap_where_it_is() {
 }
 
 #[test]
-fn an_envelope_tells_the_gap_where_it_is() {
+fn envelope_reports_the_gap_in_order() {
     for (target, topic) in [
         ("/sub/news?envelope=json", "news"),
         ("/sub?topic=other&topic=news&envelope=json", "news"),
@@ -188,7 +188,7 @@ fn an_envelope_tells_the_gap_where_it_is() {
 }
 
 #[test]
-fn a_websocket_that_resumes_from_too_far_back_is_told_whatever_the_rule() {
+fn websocket_with_a_too_old_position_gets_a_gap_with_any_rule() {
     let offer = [("Sec-WebSocket-Extensions", "permessage-deflate")];
     for rule in ["skip", "disconnect"] {
         let server = server(rule, 2);
@@ -228,7 +228,7 @@ fn a_websocket_that_resumes_from_too_far_back_is_told_whatever_the_rule() {
 }
 
 #[test]
-fn an_event_stream_tells_the_gap_where_it_is() {
+fn event_stream_reports_the_gap_in_order() {
     let server = server("skip", 2);
     let mut slow = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -296,7 +296,7 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
 /// A position by filter has an offset for each partition, so it may be long. If it does not fit into a Close frame it is left out, and
 /// never cut.
 #[test]
-fn a_close_for_a_gap_has_the_whole_position_or_none() {
+fn close_reason_of_a_gap_has_the_complete_position_or_none() {
     for (partitions, fits) in [(1, true), (16, true), (64, true), (90, false), (256, false)] {
         let server = Server::with(&format!("partitions = {partitions}\n"));
         for n in 0..20 {

@@ -85,7 +85,7 @@ fn assert_kept_messages(server: &Server, made: usize) {
 }
 
 #[test]
-fn disk_that_the_log_has_filled_has_its_space_back_after_deletes() {
+fn disk_filled_by_the_log_is_freed_after_deletes() {
     let (state, disk) = (State::new(), State::new());
     let Some(_below) = Mounted::tmpfs(&disk.directory, "450m") else {
         return;

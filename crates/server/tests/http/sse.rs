@@ -103,7 +103,7 @@ fn an_event_source_has_a_position_before_the_first_message() {
 }
 
 #[test]
-fn a_stream_is_live_unless_it_is_asked_to_begin_earlier() {
+fn stream_without_a_position_is_live() {
     let server = Server::start();
     publish(&server, "news", "one");
     publish(&server, "news", "two");
@@ -118,7 +118,7 @@ fn a_stream_is_live_unless_it_is_asked_to_begin_earlier() {
 }
 
 #[test]
-fn an_id_resumes_exactly() {
+fn last_event_id_resumes_after_its_message() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -167,7 +167,7 @@ fn position_is_valid_on_every_transport() {
 }
 
 #[test]
-fn data_is_delivered_with_line_breaks_as_the_standard_allows() {
+fn line_breaks_of_data_are_delivered_as_line_feeds() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -192,7 +192,7 @@ fn data_is_delivered_with_line_breaks_as_the_standard_allows() {
 }
 
 #[test]
-fn an_event_has_the_name_that_its_publisher_gave() {
+fn event_has_the_name_given_by_its_publisher() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -296,7 +296,7 @@ fn http_1_0_gets_a_stream_that_ends_with_the_connection() {
 }
 
 #[test]
-fn a_gap_is_told_as_an_event_with_a_new_id() {
+fn gap_is_an_event_with_a_new_id() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
     publish(&server, "news", "0");
     let position = once(&server, "GET", "/sub/news", &[], "").position();
@@ -325,7 +325,7 @@ fn silent_stream_gets_comments() {
 
 /// A page whose connection breaks while an answer is streamed to it (many small messages in a short time) still receives the whole answer.
 #[test]
-fn a_streamed_answer_survives_a_drop_by_default() {
+fn streamed_answer_survives_a_lost_connection_with_default_settings() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/answer", &[]);
     let mut conn = Conn::open(&server);

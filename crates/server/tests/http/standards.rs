@@ -68,16 +68,19 @@ fn http_2_client_is_refused_in_http_2() {
 #[test]
 fn curl_says_that_http_1_is_required() {
     let server = Server::start();
-    let tool = Command::new("curl")
+    let result = Command::new("curl")
         .args(["-sSv", "--max-time", "10", "--http2-prior-knowledge"])
         .arg(server.url("/pub/a"))
         .output();
-    let Ok(output) = tool else {
+    let Ok(output) = result else {
         return; // `cargo xtask test` installs it
     };
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let code = ["error=13", "HTTP_1_1_REQUIRED"];
-    assert!(code.iter().any(|code| stderr.contains(code)), "{stderr}");
+    let spellings = ["error=13", "HTTP_1_1_REQUIRED"];
+    assert!(
+        spellings.iter().any(|code| stderr.contains(code)),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -100,8 +103,13 @@ fn topic_info_text_has_the_lines_that_clients_of_nchan_parse() {
     assert_eq!(info(&server, "news")["last_message_id"], *id);
     assert_eq!(lines[4..], [""]);
     assert_eq!(once(&server, "GET", "/sub/news", &[], "").text(), "one");
-    let asked = once(&server, "GET", "/pub/news", &[], "");
-    let line = asked.text().lines().nth(1).expect("a line").to_string();
+    let info_after_request = once(&server, "GET", "/pub/news", &[], "");
+    let line = info_after_request
+        .text()
+        .lines()
+        .nth(1)
+        .expect("a line")
+        .to_string();
     assert!(
         line.starts_with("last requested: ") && line.ends_with(" sec. ago"),
         "{line}"

@@ -75,7 +75,7 @@ fn filters_are_subscribed_to_over_every_protocol() {
 
 /// Each message that is still kept arrives.
 #[test]
-fn a_gap_is_told_over_every_protocol() {
+fn gap_is_reported_over_every_protocol() {
     let server = Server::start();
     publish(&server, "news", "one");
     for protocol in ["sse", "ws", "poll"] {
@@ -101,7 +101,7 @@ fn a_gap_is_told_over_every_protocol() {
 
 /// No kept message follows the gap (the missed messages), so the answer at the timeout of the poll reports it.
 #[test]
-fn a_gap_with_nothing_behind_it_is_told_by_poll() {
+fn gap_without_later_messages_is_reported_by_poll() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");
     let args = ["news", "--protocol", "poll", "--since", "1deadbeef-1"];
     let child = sub(&server, &[&args[..], &["--count", "1"]].concat());
@@ -122,7 +122,7 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
 }
 
 #[test]
-fn history_prints_what_is_kept_and_ends() {
+fn history_prints_the_kept_messages_and_exits() {
     let server = Server::start();
     for n in 0..300 {
         publish(&server, "long/a%20b", format!("{n}"));

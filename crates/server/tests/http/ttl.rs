@@ -16,7 +16,7 @@ fn publish_for(server: &Server, topic: &str, ttl_s: u64, body: &str) {
 }
 
 #[test]
-fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
+fn expired_message_is_not_sent_and_does_not_count_as_missed() {
     let server = Server::start();
     publish(&server, "news", "zero");
     let position = once(&server, "GET", "/sub/news", &[], "").position();
@@ -54,7 +54,7 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
 }
 
 #[test]
-fn a_topic_whose_messages_all_expired_tells_no_gap() {
+fn expiry_of_all_messages_is_no_gap() {
     let server = Server::start();
     publish_for(&server, "news", TTL_S, "one");
     let position = once(&server, "GET", "/sub/news", &[], "").position();
@@ -127,7 +127,7 @@ fn invalid_time_to_live_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_slow_reader_is_sent_nothing_that_expired_while_it_did_not_read() {
+fn slow_reader_gets_no_message_that_expired_meanwhile() {
     let server = Server::with(
         "[limits]\noutbox_bytes = 200000\n\
          [[rule]]\nmatch = \"#\"\nlog_messages = 1000\nlog_bytes = \"64 MiB\"\n",

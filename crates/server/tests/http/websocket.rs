@@ -11,7 +11,7 @@ use crate::support::ws::{
 use crate::support::{Server, connect};
 
 #[test]
-fn the_handshake_is_the_rfcs() {
+fn handshake_follows_rfc_6455() {
     let server = Server::start();
     let ws = Ws::open(&server, "/sub/news", &[]);
     assert_eq!(
@@ -137,7 +137,7 @@ fn content_type_decides_between_text_and_binary() {
 }
 
 #[test]
-fn every_length_is_sent_in_its_shortest_form_and_accepted() {
+fn frame_lengths_are_sent_in_their_shortest_form() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
@@ -154,7 +154,7 @@ fn every_length_is_sent_in_its_shortest_form_and_accepted() {
 }
 
 #[test]
-fn the_meta_subprotocol_names_position_and_type() {
+fn meta_subprotocol_has_position_and_type() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);
@@ -167,7 +167,7 @@ fn the_meta_subprotocol_names_position_and_type() {
 }
 
 #[test]
-fn a_position_resumes_exactly() {
+fn position_resumes_after_its_message() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);
@@ -193,7 +193,7 @@ fn a_position_resumes_exactly() {
 }
 
 #[test]
-fn envelopes_tell_the_position_before_the_first_message() {
+fn first_envelope_has_the_position_before_the_first_message() {
     let server = Server::with_shards(2, "");
     publish(&server, "old", "kept");
     let object =
@@ -234,7 +234,7 @@ fn envelopes_tell_the_position_before_the_first_message() {
 }
 
 #[test]
-fn resuming_while_messages_arrive_loses_none_and_doubles_none() {
+fn resume_during_publishes_loses_and_repeats_no_message() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n");
     let address = server.address();
     let publisher = std::thread::spawn(move || {
@@ -303,7 +303,7 @@ fn frames_are_published_on_paths_for_both_directions() {
 }
 
 #[test]
-fn the_meta_subprotocol_acknowledges_what_was_published() {
+fn meta_subprotocol_acknowledges_publishes() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, "/pub/news");
     for number in 1..=3 {
@@ -439,7 +439,7 @@ fn silent_client_gets_pings_and_is_closed_if_it_does_not_answer() {
 }
 
 #[test]
-fn the_key_is_the_rfcs() {
+fn handshake_key_is_that_of_rfc_6455() {
     // Checks the constants of this test.
     assert_eq!((KEY.len(), ACCEPT.len()), (24, 28));
 }

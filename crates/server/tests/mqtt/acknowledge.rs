@@ -152,7 +152,7 @@ fn quality_2_goes_on_where_it_stood() {
 }
 
 #[test]
-fn ids_that_nobody_knows_are_answered_and_not_punished() {
+fn unknown_packet_ids_are_answered_and_allowed() {
     let broker = Broker::start();
     for version in VERSIONS {
         let five = version == Version::V5;
@@ -294,7 +294,7 @@ fn message_waiting_to_be_sent_again_can_be_acknowledged() {
 }
 
 #[test]
-fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
+fn release_of_a_message_not_yet_received_changes_nothing() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;

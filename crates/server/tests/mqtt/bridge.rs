@@ -33,7 +33,7 @@ fn the_bytes_of_a_bridge_s_connect_are_answered_in_3_1_1() {
 }
 
 #[test]
-fn a_bridge_s_own_messages_do_not_come_back_and_retain_is_kept_as_published() {
+fn bridge_does_not_get_its_own_messages_back_and_retain_is_kept() {
     let broker = Broker::start();
     let mut client = Conn::connected(&broker, Version::V5, "other");
     client.subscribe("b/#", 1);
@@ -69,7 +69,7 @@ fn a_bridge_s_own_messages_do_not_come_back_and_retain_is_kept_as_published() {
 }
 
 #[test]
-fn a_bridge_s_session_goes_on_as_that_of_a_bridge() {
+fn resumed_session_of_a_bridge_stays_one_of_a_bridge() {
     let broker = Broker::start();
     let mut connect = bridge_connect("bridge");
     connect.clean_start = false;
@@ -102,7 +102,7 @@ fn a_bridge_may_share_a_subscription() {
 }
 
 #[test]
-fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
+fn only_a_bridge_publishes_its_connection_state() {
     const STATE: &str = "$SYS/broker/connection/it/state";
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");

@@ -326,7 +326,7 @@ fn a_second_connect_is_a_protocol_error() {
 }
 
 #[test]
-fn a_slow_connect_is_not_waited_for() {
+fn slow_connect_is_refused_at_its_deadline() {
     let broker = Broker::with("[timeouts]\nhead_s = 1\n");
     if !broker.is_crore() {
         return; // Mosquitto waits for long
@@ -393,7 +393,7 @@ fn any_cut_of_the_bytes_gives_the_same_packets() {
 }
 
 #[test]
-fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
+fn no_answer_exceeds_the_clients_maximum_packet_size() {
     // This maximum packet size leaves no room for a reason string.
     let broker = Broker::start();
     let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
@@ -466,7 +466,7 @@ fn sessions_of_one_address_have_a_limit() {
 }
 
 #[test]
-fn a_client_that_takes_no_connack_is_ended_without_one() {
+fn client_that_cannot_take_a_connack_is_disconnected_without_one() {
     let broker = Broker::start();
     for (packet_max, is_answered) in [(4, false), (5, true)] {
         let mut properties = PropertyWriter::new();

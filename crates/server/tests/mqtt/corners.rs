@@ -47,7 +47,7 @@ fn retained_message_too_large_for_the_client_is_left_out() {
 }
 
 #[test]
-fn one_message_of_quality_2_at_a_time_goes_both_ways() {
+fn one_qos_2_message_at_a_time_passes_in_both_directions() {
     let broker = Broker::with("[mqtt]\nreceive_max = 1\n");
     if !broker.is_crore() {
         return;
@@ -141,8 +141,7 @@ fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_
 }
 
 #[test]
-fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_the_client_returns()
-{
+fn will_is_published_at_the_end_of_its_delay_or_session() {
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("w/#", 0);
@@ -293,7 +292,7 @@ fn remaining_expiry_is_sent_with_each_delivery() {
 }
 
 #[test]
-fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_along() {
+fn ended_group_member_returns_qos_1_messages_and_takes_qos_2_with_it() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return; // Mosquitto forgets both
@@ -359,7 +358,7 @@ fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_al
 }
 
 #[test]
-fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages() {
+fn response_topic_is_kept_through_sessions_and_retained_messages() {
     let broker = Broker::start();
     let mut set = PropertyWriter::new();
     set.response_topic("answers/1").expect("a topic");

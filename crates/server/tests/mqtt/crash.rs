@@ -190,7 +190,7 @@ fn session_is_not_restored_after_a_crash_of_a_server_that_did_not_record_it() {
 }
 
 #[test]
-fn session_of_a_clean_stop_is_restored_after_a_crash_of_the_server_that_goes_on_with_it() {
+fn session_of_a_clean_stop_survives_a_crash_of_the_next_server() {
     for recorded in [true, false] {
         let state = State::new();
         let Some(broker) = start_with(&state, recorded) else {
@@ -366,7 +366,7 @@ fn client_does_not_get_its_own_messages_after_a_crash() {
 }
 
 #[test]
-fn shared_subscription_goes_on_after_a_crash_where_it_was() {
+fn shared_subscription_continues_after_a_crash() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let (mut conn, _) = connect(&broker, Version::V5, "worker");

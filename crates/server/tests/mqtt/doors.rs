@@ -92,7 +92,7 @@ fn a_time_to_live_from_http_is_an_expiry() {
 
 /// With a time to live of 0 the message is not kept. Present subscribers receive it, whether by topic, by filter or in a group.
 #[test]
-fn a_message_that_lives_for_no_time_reaches_subscribers_that_are_there() {
+fn message_with_a_time_to_live_of_0_reaches_present_subscribers() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;
@@ -195,7 +195,7 @@ fn receive_values(conn: &mut Conn, payloads: &mut BTreeSet<Vec<u8>>, count: usiz
 }
 
 #[test]
-fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_is_resumed() {
+fn latest_values_are_sent_as_the_client_reads_and_continue_in_a_resumed_session() {
     let broker = Broker::with("[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n");
     if !broker.is_crore() {
         return;
@@ -240,7 +240,7 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
 }
 
 #[test]
-fn a_purge_takes_the_retained_message_too() {
+fn purge_removes_the_retained_message() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;
@@ -263,7 +263,7 @@ fn a_purge_takes_the_retained_message_too() {
 }
 
 #[test]
-fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
+fn poll_gets_all_mqtt_properties_of_a_message() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;

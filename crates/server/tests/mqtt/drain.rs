@@ -47,7 +47,7 @@ fn clients(broker: &Broker) -> Vec<Conn> {
 }
 
 #[test]
-fn version_5_is_told_that_the_server_shuts_down_or_which_to_use_and_3_1_1_is_closed() {
+fn mqtt_5_clients_get_the_reason_of_a_shutdown_and_3_1_1_is_closed() {
     for (settings, reason, reference) in [
         ("", ReasonCode::SERVER_SHUTTING_DOWN, None),
         (
@@ -69,7 +69,7 @@ fn version_5_is_told_that_the_server_shuts_down_or_which_to_use_and_3_1_1_is_clo
 }
 
 #[test]
-fn a_client_that_takes_small_packets_only_is_told_the_reason_alone() {
+fn client_with_a_small_packet_limit_gets_only_the_reason_code() {
     let settings = format!("[drain]\nserver_reference = '{SERVER_REFERENCE}'\n");
     let Some(broker) = Broker::crore(&settings) else {
         return;
@@ -95,7 +95,7 @@ fn connection_without_connect_is_closed_without_a_packet() {
 }
 
 #[test]
-fn a_will_is_published_when_its_client_is_moved_off() {
+fn will_is_published_when_a_drain_ends_its_client() {
     let state = State::new();
     let settings = state.settings();
     let Some(broker) = Broker::crore(&settings) else {

@@ -141,7 +141,7 @@ fn qos_2_message_that_is_in_the_log_is_acknowledged_although_the_limits_are_lowe
 }
 
 #[test]
-fn qos_2_message_is_recognised_by_a_server_that_goes_on_without_records() {
+fn qos_2_message_is_recognised_by_a_server_without_session_records() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let (mut watcher, _) = connect(&broker, "watcher");
@@ -234,7 +234,7 @@ fn session_that_begins_anew_publishes_with_the_packet_ids_of_the_one_before() {
 }
 
 #[test]
-fn delivery_with_qos_2_goes_on_after_a_crash_where_it_was() {
+fn qos_2_delivery_continues_after_a_crash() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let (mut conn, _) = connect(&broker, "it");

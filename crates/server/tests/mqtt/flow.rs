@@ -140,7 +140,7 @@ fn a_burst_in_small_writes_is_served_if_its_client_releases_in_the_end() {
 }
 
 #[test]
-fn an_old_client_may_have_many_messages_under_way() {
+fn mqtt_3_client_may_have_many_messages_in_flight() {
     // MQTT 3.1.1 has no Receive Maximum, so clients send whatever their users publish.
     let broker = Broker::start();
     let mut conn = Conn::connected(&broker, Version::V311, "it");
@@ -162,7 +162,7 @@ fn the_server_keeps_to_the_client_s_receive_maximum() {
 }
 
 #[test]
-fn a_subscription_with_wildcards_keeps_to_the_receive_maximum_and_goes_on() {
+fn subscription_with_wildcards_obeys_the_receive_maximum() {
     assert_receive_maximum("q/+");
 }
 
@@ -313,7 +313,7 @@ fn an_alias_may_be_given_to_another_topic() {
 }
 
 #[test]
-fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
+fn message_of_mqtt_5_reaches_3_1_1_without_its_properties() {
     let broker = Broker::start();
     let mut properties = PropertyWriter::new();
     properties.content_type("text/x").expect("it fits");
@@ -333,7 +333,7 @@ fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
 }
 
 #[test]
-fn a_subscription_that_is_behind_gets_retained_messages_again_when_it_is_made_again() {
+fn subscription_that_fell_behind_gets_retained_messages_again_when_repeated() {
     let broker = Broker::start();
     let mut properties = PropertyWriter::new();
     properties.receive_maximum(1);

@@ -10,7 +10,7 @@ use crore_wire::mqtt::{
 const LARGE: usize = (1 << 20) - 100;
 
 #[test]
-fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
+fn large_retained_message_is_stored_once_for_six_thousand_subscriptions() {
     let Some(broker) = Broker::crore("") else {
         return;
     };

@@ -74,7 +74,7 @@ fn messages_from_the_server_do_not_keep_a_client_alive() {
 }
 
 #[test]
-fn a_packet_that_does_not_go_on_does_not_keep_its_client_alive() {
+fn incomplete_packet_does_not_keep_its_client_alive() {
     let broker = Broker::with("[timeouts]\nbody_s = 3600\n");
     if !broker.is_crore() {
         return; // Mosquitto accepts any byte as activity
@@ -89,7 +89,7 @@ fn a_packet_that_does_not_go_on_does_not_keep_its_client_alive() {
 }
 
 #[test]
-fn without_a_keep_alive_nobody_is_ended() {
+fn client_without_a_keep_alive_is_never_timed_out() {
     let broker = Broker::start();
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     connect_with_will(&broker, Version::V5, "silent", 1).end();

@@ -79,10 +79,10 @@ impl Deliveries {
                 let copies = self.copies_by_number.entry(number).or_default();
                 copies.push((publish.qos.bits(), identifiers));
                 self.order.push(number);
-                let packet = publish.packet_id.expect("an id").get();
-                let twice = publish.qos == Qos::ExactlyOnce;
-                conn.acknowledge([PubAck, PubRec][usize::from(twice)], packet);
-                self.unreleased += usize::from(twice);
+                let packet_id = publish.packet_id.expect("an id").get();
+                let is_qos2 = publish.qos == Qos::ExactlyOnce;
+                conn.acknowledge([PubAck, PubRec][usize::from(is_qos2)], packet_id);
+                self.unreleased += usize::from(is_qos2);
             }
             Packet::PubRel(ack) => {
                 conn.acknowledge(PubComp, ack.packet_id.get());
@@ -95,10 +95,10 @@ impl Deliveries {
 
     /// Receives packets until each of these messages has arrived, and the server has released all of QoS 2.
     fn take_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
-        let wanted = |copies_by_number: &BTreeMap<u16, _>| {
+        let has_all = |copies_by_number: &BTreeMap<u16, _>| {
             numbers.clone().all(|n| copies_by_number.contains_key(&n))
         };
-        while !wanted(&self.copies_by_number) || self.unreleased > 0 {
+        while !has_all(&self.copies_by_number) || self.unreleased > 0 {
             self.receive(conn);
         }
     }
@@ -129,21 +129,21 @@ impl Deliveries {
 }
 
 impl Deliveries {
-    /// Checks the copies that a client received, some before and some after its subscription to `ended` was removed. Messages up to number 80 were published
+    /// Checks the copies that a client received, some before and some after its subscription to `ended_filter` was removed. Messages up to number 80 were published
     /// before that, later ones after it.
-    fn check_without(&self, ended: &str, matched: &[u16]) {
+    fn check_without(&self, ended_filter: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
-            let (copies, whole) = (&self.copies_by_number[number], (qos, identifiers.to_vec()));
-            let left = without(ended, *number).expect("it is matched");
-            let allowed: &[&[&Received]] = match (whole == left, *number > 80) {
-                (true, _) | (_, true) => &[&[&left]],
-                (false, false) => &[&[&whole], &[&left], &[&whole, &left]],
+            let (copies, complete) = (&self.copies_by_number[number], (qos, identifiers.to_vec()));
+            let remaining = delivery_after_end(ended_filter, *number).expect("it is matched");
+            let allowed: &[&[&Received]] = match (complete == remaining, *number > 80) {
+                (true, _) | (_, true) => &[&[&remaining]],
+                (false, false) => &[&[&complete], &[&remaining], &[&complete, &remaining]],
             };
             let copies: Vec<&Received> = copies.iter().collect();
             assert!(
                 allowed.contains(&&copies[..]),
-                "{number} of {topic} without {ended}: {copies:?}"
+                "{number} of {topic} without {ended_filter}: {copies:?}"
             );
         }
         for topic in 0..TOPICS.len() {
@@ -218,18 +218,18 @@ fn connected_client_that_fell_behind_gets_each_message_once() {
     taken.check(1..next);
 }
 
-/// The delivery of a message after the filter `ended` has ended: the identifiers of the remaining subscriptions that match, and their
+/// The delivery of a message after the filter `ended_filter` has ended: the identifiers of the remaining subscriptions that match, and their
 /// highest QoS. `None` if none matches.
-fn without(ended: &str, number: u16) -> Option<Received> {
+fn delivery_after_end(ended_filter: &str, number: u16) -> Option<Received> {
     let (_, identifiers, _) = TOPICS[usize::from(number) % TOPICS.len()];
     let filter = |identifier: u32| FILTERS[identifier as usize - 1];
-    let left = identifiers
+    let remaining = identifiers
         .iter()
         .copied()
-        .filter(|n| filter(*n).0 != ended);
-    let left: Vec<u32> = left.collect();
-    let qos = left.iter().map(|n| filter(*n).1).max()?;
-    Some((qos, left))
+        .filter(|n| filter(*n).0 != ended_filter);
+    let remaining: Vec<u32> = remaining.collect();
+    let qos = remaining.iter().map(|n| filter(*n).1).max()?;
+    Some((qos, remaining))
 }
 
 /// Each message with a remaining matching subscription arrives, in the order of its topic. If the ended subscription matched too, a
@@ -241,8 +241,8 @@ fn other_matching_subscriptions_lose_nothing_when_one_is_removed() {
     if !broker.is_crore() {
         return; // several copies are allowed
     }
-    for ended in ["a/b", "a/+", "a/#"] {
-        let client = format!("without {ended}");
+    for ended_filter in ["a/b", "a/+", "a/#"] {
+        let client = format!("without {ended_filter}");
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         let (mut conn, _) = open(&broker, &client);
         subscribe_all(&mut conn);
@@ -255,14 +255,16 @@ fn other_matching_subscriptions_lose_nothing_when_one_is_removed() {
             taken.receive(&mut conn);
         }
         conn.write(|out| {
-            let filters = std::iter::once(ended);
+            let filters = std::iter::once(ended_filter);
             encode::unsubscribe(out, Version::V5, id(50), &Properties::default(), filters);
         });
         while !taken.unsubscribed {
             taken.receive(&mut conn);
         }
         publish(&mut publisher, 81..101);
-        let matched: Vec<u16> = (1..101).filter(|n| without(ended, *n).is_some()).collect();
+        let matched: Vec<u16> = (1..101)
+            .filter(|n| delivery_after_end(ended_filter, *n).is_some())
+            .collect();
         while taken.unreleased > 0
             || !matched
                 .iter()
@@ -271,11 +273,11 @@ fn other_matching_subscriptions_lose_nothing_when_one_is_removed() {
             taken.receive(&mut conn);
         }
         for (n, (topic, ..)) in (0..).zip(TOPICS) {
-            if without(ended, n).is_some() {
+            if delivery_after_end(ended_filter, n).is_some() {
                 conn.expect_only_from(&mut publisher, topic);
             }
         }
-        taken.check_without(ended, &matched);
+        taken.check_without(ended_filter, &matched);
         publisher.leave();
     }
 }

@@ -10,7 +10,7 @@ use crore_wire::mqtt::{Packet, Properties, PropertyWriter, ReasonCode, Version, 
 const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
 
 #[test]
-fn a_subscription_past_the_limit_is_told_with_the_setting() {
+fn subscription_beyond_the_limit_is_refused_with_the_setting() {
     for version in VERSIONS {
         let broker = Broker::with("[limits]\ntopics_per_connection = 3\n");
         if !broker.is_crore() {
@@ -75,7 +75,7 @@ fn client_may_have_a_thousand_subscriptions_up_to_the_limit_of_bytes() {
 }
 
 #[test]
-fn a_subscription_that_no_filter_has_room_for_is_told_with_the_reason() {
+fn subscription_without_room_for_its_filter_is_refused_with_the_reason() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;
@@ -87,7 +87,7 @@ fn a_subscription_that_no_filter_has_room_for_is_told_with_the_reason() {
 }
 
 #[test]
-fn a_home_that_has_no_room_for_a_topic_is_told_with_the_settings() {
+fn refusal_for_a_full_home_names_the_settings() {
     let broker = Broker::with("[limits]\ntopics_per_shard = 2\n");
     if !broker.is_crore() {
         return;
@@ -100,7 +100,7 @@ fn a_home_that_has_no_room_for_a_topic_is_told_with_the_settings() {
 }
 
 #[test]
-fn a_control_character_in_a_topic_is_told_by_its_name() {
+fn control_character_in_a_topic_is_named_in_the_refusal() {
     for topic in CONTROLS {
         let broker = Broker::start();
         if !broker.is_crore() {
@@ -142,7 +142,7 @@ fn a_control_character_in_a_topic_is_told_by_its_name() {
 }
 
 #[test]
-fn a_client_of_3_1_1_that_ends_without_a_word_is_in_the_log() {
+fn refused_client_of_3_1_1_is_logged_with_the_reason() {
     let broker = Broker::start();
     if !broker.is_crore() {
         return;
@@ -194,7 +194,7 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
 }
 
 #[test]
-fn a_websocket_without_the_subprotocol_is_told_which_one() {
+fn websocket_without_the_subprotocol_is_refused_with_its_name() {
     // No subprotocol, one of an older version, and one in other letter case: names of subprotocols are case-sensitive (RFC 6455 section
     // 4.1).
     for offer in ["", "mqttv3.1", "MQTT"] {

@@ -49,7 +49,7 @@ fn complete(conn: &mut Conn, id: u16) {
 }
 
 #[test]
-fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
+fn session_continues_after_a_restart_with_wildcards_and_messages_in_flight() {
     for version in VERSIONS {
         for stays in [false, true] {
             let state = State::new();
@@ -117,7 +117,7 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
 }
 
 #[test]
-fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
+fn unreleased_qos_2_message_is_published_once_across_a_restart() {
     let state = State::new();
     let Some(mut broker) = start(&state) else {
         return;
@@ -153,7 +153,7 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
 }
 
 #[test]
-fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
+fn session_that_ends_with_its_connection_is_absent_after_a_restart() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let mut clients = VERSIONS.map(|version| {
@@ -199,7 +199,7 @@ fn receive_of_group(
 }
 
 #[test]
-fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
+fn group_continues_after_a_restart_and_each_message_goes_to_one_member() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let mut members = VERSIONS.map(|version| {
@@ -291,7 +291,7 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
 }
 
 #[test]
-fn a_will_that_waits_is_published_after_a_restart() {
+fn delayed_will_is_published_after_a_restart() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let mut watcher = Conn::open(&broker, Version::V5);

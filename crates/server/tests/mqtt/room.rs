@@ -53,7 +53,7 @@ fn assert_names_filter(
 }
 
 #[test]
-fn a_session_whose_filter_finds_no_room_is_told_so_and_misses_nothing_when_there_is_some() {
+fn session_with_a_refused_filter_is_told_and_resumes_it_when_there_is_room() {
     for version in VERSIONS {
         let broker = small("[limits]\nfilters_per_shard = 2\n");
         let mut away = Conn::open(&broker, version);
@@ -91,7 +91,7 @@ fn a_session_whose_filter_finds_no_room_is_told_so_and_misses_nothing_when_there
 }
 
 #[test]
-fn a_session_whose_topic_finds_no_room_is_told_so_and_has_its_subscription_when_there_is_some() {
+fn session_with_a_refused_topic_is_told_and_resumes_it_when_there_is_room() {
     for version in VERSIONS {
         let rule = "[[rule]]\nmatch = \"#\"\nposition_age_s = 1\nlog_messages = 0\n";
         let broker = small(&format!("[limits]\ntopics_per_shard = 2\n{rule}"));

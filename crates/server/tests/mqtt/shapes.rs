@@ -65,7 +65,7 @@ fn at_least_once() -> ReasonCode {
 }
 
 #[test]
-fn a_session_misses_nothing_however_many_shapes_the_sessions_of_another_address_have() {
+fn filter_shapes_of_one_address_do_not_cost_sessions_of_another_messages() {
     for (shards, version) in [(1, VERSIONS[0]), (2, VERSIONS[1])] {
         let broker = Broker::Crore(Server::with_shards(shards, RULE));
         let (filter, refused) = leave_sessions(&broker, "");
@@ -80,7 +80,7 @@ fn a_session_misses_nothing_however_many_shapes_the_sessions_of_another_address_
 }
 
 #[test]
-fn a_session_that_asks_for_more_later_misses_nothing_either() {
+fn session_that_subscribes_later_misses_nothing() {
     let broker = Broker::Crore(Server::with_shards(1, RULE));
     let (filter, _) = leave_sessions(&broker, "");
     let mut conn = Conn::open(&broker, Version::V5);

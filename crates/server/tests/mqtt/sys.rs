@@ -108,7 +108,7 @@ fn make_traffic(broker: &Broker) -> Conn {
 }
 
 #[test]
-fn every_topic_is_there_and_moves_with_what_it_counts() {
+fn every_sys_topic_exists_and_follows_its_value() {
     let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
     if !broker.is_crore() {
         return; // Mosquitto has other topics
@@ -158,7 +158,7 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
 }
 
 #[test]
-fn messages_that_a_session_missed_are_told_as_a_gap() {
+fn missed_messages_of_a_session_are_counted_as_a_gap() {
     let broker = Broker::with(
         "[mqtt]\nsys_interval_s = 1\nsession_messages = 2\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\n",
     );
@@ -218,7 +218,7 @@ fn sessions_that_expire_and_messages_that_nobody_gets_are_counted() {
 }
 
 #[test]
-fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publish() {
+fn sys_topic_keeps_only_its_newest_message_and_counts_as_no_publish() {
     for rule in [
         "log_messages = 100",
         "log_messages = 0",

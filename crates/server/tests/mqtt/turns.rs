@@ -90,7 +90,7 @@ fn a_will_is_published_when_its_connection_breaks_the_protocol() {
 }
 
 #[test]
-fn nothing_is_heard_behind_a_disconnect() {
+fn packets_after_a_disconnect_are_ignored() {
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("t", 0);

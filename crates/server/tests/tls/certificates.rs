@@ -5,7 +5,7 @@ use crate::tool::{Certificates, curl, run, s_client, try_curl};
 use rcgen::ExtendedKeyUsagePurpose;
 
 #[test]
-fn a_client_without_a_good_certificate_is_refused_where_one_is_required() {
+fn client_without_a_valid_certificate_is_refused_where_one_is_required() {
     let (all, strangers) = (Certificates::new(), Certificates::new());
     all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
     strangers.sign("client", ExtendedKeyUsagePurpose::ClientAuth);

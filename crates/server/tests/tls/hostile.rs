@@ -120,7 +120,7 @@ fn handshakes_and_connections_are_counted() {
 }
 
 #[test]
-fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
+fn stalled_handshake_ends_at_the_first_deadline() {
     let all = Certificates::new();
     let settings = format!("[timeouts]\nhead_s = 1\n{}", all.settings(""));
     let server = Server::with_admin(&settings);

@@ -65,7 +65,7 @@ fn status(
 }
 
 #[test]
-fn a_client_behind_a_proxy_greets_by_tls_and_counts_as_who_it_is() {
+fn tls_client_behind_a_proxy_is_counted_by_its_own_address() {
     let all = Certificates::new();
     let server = Server::with(&settings(&all, "required = true"));
     let config = config(&all);
@@ -78,7 +78,7 @@ fn a_client_behind_a_proxy_greets_by_tls_and_counts_as_who_it_is() {
 }
 
 #[test]
-fn behind_a_proxy_header_plain_connections_are_what_the_settings_say() {
+fn plain_connections_after_a_proxy_header_follow_the_settings() {
     let all = Certificates::new();
     for (extra_settings, expected) in [("", "HTTP/1.1 202"), ("required = true", "HTTP/1.1 400")] {
         let server = Server::with(&settings(&all, extra_settings));

@@ -17,7 +17,7 @@ fn brings(server: &Server, data: &str) {
 }
 
 #[test]
-fn a_tail_comes_by_tls_and_follows_when_the_certificate_is_replaced() {
+fn tail_works_over_tls_and_after_a_new_certificate() {
     let (all, new) = (Certificates::new(), Certificates::new());
     let server = Server::with_admin(&all.settings("required = true"));
     curl(&server, &all, "/pub/news", &["-d", "first"]);
@@ -37,7 +37,7 @@ fn a_tail_comes_by_tls_and_follows_when_the_certificate_is_replaced() {
 }
 
 #[test]
-fn behind_a_proxy_a_tail_comes_by_tls_too() {
+fn tail_works_over_tls_behind_a_proxy() {
     let all = Certificates::new();
     let http = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']\n";
     let server = Server::with_admin(&format!("{http}{}", all.settings("required = true")));

@@ -72,7 +72,7 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
 }
 
 #[test]
-fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_remedy() {
+fn untrusted_server_gets_nothing_and_the_error_names_the_remedy() {
     let (all, others) = (Certificates::new(), Certificates::new());
     let server = Server::with(&all.settings(""));
     let port = server.address().port();
@@ -163,7 +163,7 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
 }
 
 #[test]
-fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
+fn client_without_a_required_certificate_is_told_so() {
     let all = Certificates::new();
     all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
     let ca = all.path("ca.pem");
@@ -194,7 +194,7 @@ fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
 }
 
 #[test]
-fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_wrong() {
+fn refused_or_invalid_certificate_is_named_with_its_fault() {
     let (all, others) = (Certificates::new(), Certificates::new());
     all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
     all.sign("not-for-clients", ExtendedKeyUsagePurpose::ServerAuth);
@@ -265,7 +265,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
 }
 
 #[test]
-fn tool_is_told_when_only_one_side_speaks_tls() {
+fn tool_reports_that_only_one_side_uses_tls() {
     let all = Certificates::new();
     let ca = all.path("ca.pem");
     let plain = Server::start();
@@ -285,7 +285,7 @@ fn tool_is_told_when_only_one_side_speaks_tls() {
 }
 
 #[test]
-fn a_file_of_roots_that_is_none_is_named_with_what_is_wrong() {
+fn invalid_file_of_roots_is_named_with_its_fault() {
     let all = Certificates::new();
     all.write("empty.pem", "");
     all.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");

@@ -28,8 +28,8 @@ impl<T: Transport> ShardLoop<T> {
     }
 
     /// Moves connections from the listener's queue to the accept queue while that has room, and then admits one, as number `accept_index`
-    /// of this turn. Connections are moved even while the rate limit admits none: the kernel's queue is first in, first out, so many
-    /// connections of one address would delay those of others. Returns whether the next call may find more connections.
+    /// of this turn. Connections are moved even while the rate limit admits none. Otherwise many connections of one address would delay
+    /// those of others, since the kernel's queue is first in, first out. Returns whether the next call may find more connections.
     fn accept_one(&mut self, listener: &mut Option<usize>, accept_index: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
         *listener = listener

@@ -12,16 +12,16 @@ use crate::{Checksums, Config, End, Head, Options, Part, Sent, State, flag};
 /// A connection, and its numbers.
 fn open() -> (Peer, u32, u32) {
     let peer = Peer::connected(Peer::config());
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     (peer, next, ack)
 }
 
 /// Checks that a connection still works, and that it has received nothing else.
 fn works(peer: &mut Peer, next: u32, ack: u32) {
-    assert_eq!(peer.read(), b"");
-    peer.say(flag::ACK, next, ack, b"good");
-    assert_eq!(peer.read(), b"good");
-    assert_eq!(peer.send(b"answer")[0].1, b"answer");
+    assert_eq!(peer.endpoint_read(), b"");
+    peer.deliver_segment(flag::ACK, next, ack, b"good");
+    assert_eq!(peer.endpoint_read(), b"good");
+    assert_eq!(peer.endpoint_send(b"answer")[0].1, b"answer");
     assert_eq!(peer.state(), State::Established);
 }
 
@@ -29,8 +29,8 @@ fn works(peer: &mut Peer, next: u32, ack: u32) {
 fn segment_that_anybody_can_send_is_told_from_that_of_the_peer() {
     let (mut peer, next, ack) = open();
     let head = |flags, sequence, acknowledged| Head {
-        from: peer.own,
-        to: peer.other,
+        from: peer.peer_end,
+        to: peer.endpoint_end,
         sequence,
         acknowledged,
         flags,
@@ -58,7 +58,7 @@ fn segment_that_anybody_can_send_is_told_from_that_of_the_peer() {
     }
     let conn = peer.table.receive(&of_the_peer, peer.now_us, &mut device);
     assert_eq!(conn, Some(peer.conn));
-    assert_eq!(peer.read(), b"x");
+    assert_eq!(peer.endpoint_read(), b"x");
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn partial_checksum_is_right_only_where_packets_have_not_left_the_machine() {
         };
         let peer = fresh();
         let head = Head {
-            from: peer.own,
-            to: peer.other,
-            sequence: peer.next,
-            acknowledged: peer.ack,
+            from: peer.peer_end,
+            to: peer.endpoint_end,
+            sequence: peer.next_sequence,
+            acknowledged: peer.expected_sequence,
             flags: flag::ACK,
             window: 60_000,
             options: Options::default(),
@@ -111,8 +111,8 @@ fn flood_of_syns_keeps_nothing() {
     let mut rng = Rng::new(1);
     for _ in 0..10_000 {
         let mut head = Head {
-            from: peer.own,
-            to: peer.other,
+            from: peer.peer_end,
+            to: peer.endpoint_end,
             sequence: rng.draw() as u32,
             acknowledged: 0,
             flags: flag::SYN,
@@ -120,10 +120,10 @@ fn flood_of_syns_keeps_nothing() {
             options: Options::default(),
         };
         head.from.port = rng.range(1, 39_999) as u16;
-        let answers = peer.pass(&packet(&head, &[]));
+        let answers = peer.deliver_packet(&packet(&head, &[]));
         assert!(answers.len() == 1 && answers[0].0.has(flag::SYN | flag::ACK));
     }
-    assert_eq!((peer.table.len(), peer.table.busy()), (1, 0));
+    assert_eq!((peer.table.len(), peer.table.transfer_count()), (1, 0));
     works(&mut peer, next, ack);
 }
 
@@ -134,10 +134,10 @@ pub fn flood_of_acknowledgements_opens_nothing() {
     for _ in 0..20_000 {
         let from = End {
             port: rng.range(1, 39_999) as u16,
-            ..peer.own
+            ..peer.peer_end
         };
         let (sequence, guess) = (rng.draw() as u32, rng.draw() as u32);
-        peer.say_with(flag::ACK, sequence, guess, b"evil", 0, |head| {
+        peer.deliver_segment_with(flag::ACK, sequence, guess, b"evil", 0, |head| {
             head.from = from
         });
     }
@@ -148,7 +148,7 @@ pub fn flood_of_acknowledgements_opens_nothing() {
 #[test]
 fn cookie_is_good_for_its_ends_and_its_time_and_once() {
     let answer_to = |peer: &mut Peer, sequence: u32| {
-        let answers = peer.say(flag::SYN, sequence, 0, &[]);
+        let answers = peer.deliver_segment(flag::SYN, sequence, 0, &[]);
         answers[0].0.sequence.wrapping_add(1)
     };
     let answer = |peer: &mut Peer| answer_to(peer, 5_000);
@@ -156,31 +156,31 @@ fn cookie_is_good_for_its_ends_and_its_time_and_once() {
     let ack = answer(&mut peer);
     let other = End {
         port: 5,
-        ..peer.own
+        ..peer.peer_end
     };
-    peer.say_with(flag::ACK, 5_001, ack, &[], 0, |head| head.from = other);
+    peer.deliver_segment_with(flag::ACK, 5_001, ack, &[], 0, |head| head.from = other);
     assert_eq!(peer.table.waiting(0), 0, "another end");
-    peer.say(flag::ACK, 5_002, ack, &[]);
+    peer.deliver_segment(flag::ACK, 5_002, ack, &[]);
     assert_eq!(peer.table.waiting(0), 0, "not the third packet");
-    peer.wait(61_000);
-    let resets = peer.say(flag::ACK, 5_001, ack, &[]);
+    peer.advance_ms(61_000);
+    let resets = peer.deliver_segment(flag::ACK, 5_001, ack, &[]);
     assert!(resets[0].0.has(flag::RST), "too late");
     let ack = answer(&mut peer);
-    peer.wait(29_000);
-    peer.say(flag::ACK, 5_001, ack, b"once");
+    peer.advance_ms(29_000);
+    peer.deliver_segment(flag::ACK, 5_001, ack, b"once");
     let conn = peer.table.accept(0, 0).expect("in time");
     peer.conn = conn;
-    assert_eq!(peer.read(), b"once");
-    peer.say(flag::RST, 5_005, 0, &[]);
+    assert_eq!(peer.endpoint_read(), b"once");
+    peer.deliver_segment(flag::RST, 5_005, 0, &[]);
     assert_eq!(peer.state(), State::Closed);
     peer.table.discard(conn.0);
     // A copy of the third packet, which arrives after the connection is over.
-    let resets = peer.say(flag::ACK, 5_001, ack, b"once");
+    let resets = peer.deliver_segment(flag::ACK, 5_001, ack, b"once");
     assert!(resets[0].0.has(flag::RST));
     assert_eq!(peer.table.waiting(0), 0);
     // The same end may begin anew.
     let ack = answer_to(&mut peer, 6_000);
-    peer.say(flag::ACK, 6_001, ack, &[]);
+    peer.deliver_segment(flag::ACK, 6_001, ack, &[]);
     assert_eq!(peer.table.waiting(0), 1);
 }
 
@@ -189,16 +189,17 @@ fn later_packet_of_a_handshake_is_neither_accepted_nor_reset() {
     for timestamps in [false, true] {
         let mut peer = Peer::new(Peer::config());
         peer.timestamps = timestamps;
-        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+        let answers = peer.deliver_segment(flag::SYN, 5_000, 0, &[]);
         let head = answers[0].0;
         let ack = head.sequence.wrapping_add(1);
         let echo = head.options.timestamps.map_or(0, |(value, _)| value);
         for at in 1..3_000 {
-            let answers = peer.say_with(flag::ACK, 5_001 + at, ack, b"second", echo, |_| {});
+            let answers =
+                peer.deliver_segment_with(flag::ACK, 5_001 + at, ack, b"second", echo, |_| {});
             assert!(answers.is_empty());
         }
         assert_eq!(peer.table.waiting(0), 0);
-        peer.say_with(flag::ACK, 5_001, ack, b"first", echo, |_| {});
+        peer.deliver_segment_with(flag::ACK, 5_001, ack, b"first", echo, |_| {});
         assert_eq!(peer.table.waiting(0), 1);
     }
 }
@@ -211,12 +212,15 @@ fn full_backlog_drops_and_the_peer_may_try_again() {
     });
     let mut acks = Vec::new();
     for port in [1, 2] {
-        let from = End { port, ..peer.own };
-        let answers = peer.say_with(flag::SYN, 100, 0, &[], 0, |head| head.from = from);
+        let from = End {
+            port,
+            ..peer.peer_end
+        };
+        let answers = peer.deliver_segment_with(flag::SYN, 100, 0, &[], 0, |head| head.from = from);
         acks.push((from, answers[0].0.sequence.wrapping_add(1)));
     }
     for (from, ack) in &acks {
-        peer.say_with(flag::ACK, 101, *ack, b"x", 0, |head| head.from = *from);
+        peer.deliver_segment_with(flag::ACK, 101, *ack, b"x", 0, |head| head.from = *from);
     }
     assert_eq!(
         (peer.table.waiting(0), peer.table.counters.overflows),
@@ -224,7 +228,7 @@ fn full_backlog_drops_and_the_peer_may_try_again() {
     );
     peer.table.accept(0, 0);
     let (from, ack) = acks[1];
-    peer.say_with(flag::ACK, 101, ack, b"x", 0, |head| head.from = from);
+    peer.deliver_segment_with(flag::ACK, 101, ack, b"x", 0, |head| head.from = from);
     assert_eq!(peer.table.waiting(0), 1);
 }
 
@@ -232,12 +236,12 @@ fn full_backlog_drops_and_the_peer_may_try_again() {
 pub fn blind_reset_ends_nothing() {
     let (mut peer, next, ack) = open();
     for at in [1, 2, 1_000, 60_000, 65_534] {
-        let answers = peer.say(flag::RST, next + at, 0, &[]);
+        let answers = peer.deliver_segment(flag::RST, next + at, 0, &[]);
         assert_eq!(answers[0].0.acknowledged, next, "a challenge");
     }
     for at in [65_536, 1 << 20, 1 << 31, u32::MAX] {
         assert!(
-            peer.say(flag::RST, next.wrapping_add(at), 0, &[])
+            peer.deliver_segment(flag::RST, next.wrapping_add(at), 0, &[])
                 .is_empty()
         );
     }
@@ -248,7 +252,7 @@ pub fn blind_reset_ends_nothing() {
 fn syn_within_a_connection_is_challenged() {
     let (mut peer, next, ack) = open();
     for at in [0, 1, 5_000, 1 << 30] {
-        let answers = peer.say(flag::SYN, next.wrapping_add(at), 0, &[]);
+        let answers = peer.deliver_segment(flag::SYN, next.wrapping_add(at), 0, &[]);
         assert!(answers.len() == 1 && answers[0].0.flags == flag::ACK);
     }
     works(&mut peer, next, ack);
@@ -258,10 +262,10 @@ fn syn_within_a_connection_is_challenged() {
 fn challenges_are_limited() {
     let (mut peer, next, ack) = open();
     let answers = (0..5_000)
-        .filter(|_| !peer.say(flag::RST, next + 1, 0, &[]).is_empty())
+        .filter(|_| !peer.deliver_segment(flag::RST, next + 1, 0, &[]).is_empty())
         .count();
     assert!((500..=1_000).contains(&answers), "{answers}");
-    peer.wait(1_000);
+    peer.advance_ms(1_000);
     works(&mut peer, next, ack);
 }
 
@@ -269,11 +273,11 @@ fn challenges_are_limited() {
 fn data_outside_the_window_is_dropped() {
     let (mut peer, next, ack) = open();
     for at in [65_536u32, 70_000, 1 << 20, 1 << 31, u32::MAX - 100] {
-        peer.say(flag::ACK, next.wrapping_add(at), ack, b"evil");
+        peer.deliver_segment(flag::ACK, next.wrapping_add(at), ack, b"evil");
     }
     assert_eq!(peer.table.account.total, 0);
     // Of a segment across the end of the window only the part within is kept.
-    peer.say(flag::ACK, next + 65_530, ack, &[9; 100]);
+    peer.deliver_segment(flag::ACK, next + 65_530, ack, &[9; 100]);
     assert_eq!(peer.table.account.total, 5);
     works(&mut peer, next, ack);
 }
@@ -281,16 +285,16 @@ fn data_outside_the_window_is_dropped() {
 #[test]
 pub fn acknowledgement_of_what_was_never_sent_is_refused() {
     let (mut peer, next, ack) = open();
-    peer.send(b"12345");
+    peer.endpoint_send(b"12345");
     for beyond in [6, 1_000, 1 << 20, 1 << 30] {
-        let answers = peer.say(flag::ACK, next, ack.wrapping_add(beyond), b"evil");
+        let answers = peer.deliver_segment(flag::ACK, next, ack.wrapping_add(beyond), b"evil");
         assert_eq!(
             answers[0].0.acknowledged, next,
             "the data is not taken either"
         );
     }
     // So is one that is older than anything that was sent.
-    peer.say(flag::ACK, next, ack.wrapping_sub(1 << 20), b"evil");
+    peer.deliver_segment(flag::ACK, next, ack.wrapping_sub(1 << 20), b"evil");
     assert_eq!(peer.table.unacknowledged(peer.conn), 5);
     works(&mut peer, next, ack + 5);
 }
@@ -298,13 +302,13 @@ pub fn acknowledgement_of_what_was_never_sent_is_refused() {
 #[test]
 pub fn segment_with_an_older_clock_is_dropped() {
     let mut peer = Peer::new(Peer::config()).connect(true);
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     let mut say = |behind: u32, sequence: u32, data: &[u8]| {
         let clock = (peer.now_us / 1_000) as u32;
-        let answers = peer.say_with(flag::ACK, sequence, ack, data, 0, |head| {
+        let answers = peer.deliver_segment_with(flag::ACK, sequence, ack, data, 0, |head| {
             head.options.timestamps = Some((clock.wrapping_sub(behind), 0));
         });
-        (answers, peer.read())
+        (answers, peer.endpoint_read())
     };
     assert_eq!(say(0, next, b"new").1, b"new");
     // Once around all numbers, old segments have the numbers that are expected.
@@ -320,13 +324,13 @@ fn divided_acknowledgements_gain_nothing() {
     let sent = |parts: u32| {
         let (mut peer, next, ack) = open();
         let first: usize = peer
-            .send(&[1; 200_000])
+            .endpoint_send(&[1; 200_000])
             .iter()
             .map(|(_, data)| data.len())
             .sum();
         let mut more = 0;
         for part in 1..=parts {
-            let answers = peer.say(flag::ACK, next, ack + 1_460 * part / parts, &[]);
+            let answers = peer.deliver_segment(flag::ACK, next, ack + 1_460 * part / parts, &[]);
             more += answers.iter().map(|(_, data)| data.len()).sum::<usize>();
         }
         (first, more)
@@ -347,11 +351,15 @@ fn optimistic_acknowledgements_are_limited_to_what_was_sent() {
             taken += count;
         }
         assert!(peer.table.account.total <= config.send_bytes as usize);
-        let sent: u32 = peer.wait(0).iter().map(|(_, data)| data.len() as u32).sum();
+        let sent: u32 = peer
+            .advance_ms(0)
+            .iter()
+            .map(|(_, data)| data.len() as u32)
+            .sum();
         // It acknowledges everything before it can have arrived, and then some.
         ack = ack.wrapping_add(sent);
-        peer.say(flag::ACK, next, ack.wrapping_add(1), &[]);
-        peer.say(flag::ACK, next, ack, &[]);
+        peer.deliver_segment(flag::ACK, next, ack.wrapping_add(1), &[]);
+        peer.deliver_segment(flag::ACK, next, ack, &[]);
     }
     assert!(taken > config.send_bytes as usize);
     assert_eq!(peer.state(), State::Established);
@@ -361,29 +369,29 @@ fn optimistic_acknowledgements_are_limited_to_what_was_sent() {
 fn shrinking_window_is_survived() {
     let (mut peer, next, ack) = open();
     let sent: usize = peer
-        .send(&[5; 10_000])
+        .endpoint_send(&[5; 10_000])
         .iter()
         .map(|(_, data)| data.len())
         .sum();
     assert_eq!(sent, 10_000);
     // The peer takes back the window of what is under way, and answers all that comes for minutes.
     peer.window = 0;
-    peer.say(flag::ACK, next, ack + 100, &[]);
+    peer.deliver_segment(flag::ACK, next, ack + 100, &[]);
     for _ in 0..300 {
-        if !peer.wait(1_000).is_empty() {
-            peer.say(flag::ACK, next, ack + 100, &[]);
+        if !peer.advance_ms(1_000).is_empty() {
+            peer.deliver_segment(flag::ACK, next, ack + 100, &[]);
         }
     }
     assert_eq!(peer.state(), State::Established);
     peer.window = 60_000;
     let mut at = ack + 100;
     for _ in 0..100 {
-        for (head, data) in peer.say(flag::ACK, next, at, &[]) {
+        for (head, data) in peer.deliver_segment(flag::ACK, next, at, &[]) {
             if head.sequence == at {
                 at += data.len() as u32;
             }
         }
-        for (head, data) in peer.wait(500) {
+        for (head, data) in peer.advance_ms(500) {
             if head.sequence == at {
                 at += data.len() as u32;
             }
@@ -395,20 +403,20 @@ fn shrinking_window_is_survived() {
 #[test]
 fn window_that_shrinks_without_other_news_is_survived() {
     let (mut peer, next, ack) = open();
-    peer.send(&[5; 1_000]);
-    // The peer has no memory: it drops what comes, and says so with the numbers that it has said before.
+    peer.endpoint_send(&[5; 1_000]);
+    // The peer has no memory: it drops what comes, and says so with the numbers that it has sent before.
     peer.window = 0;
     for _ in 0..500 {
-        if !peer.wait(1_000).is_empty() {
-            peer.say(flag::ACK, next, ack, &[]);
+        if !peer.advance_ms(1_000).is_empty() {
+            peer.deliver_segment(flag::ACK, next, ack, &[]);
         }
         assert_eq!(peer.state(), State::Established);
     }
     peer.window = 60_000;
-    let mut said = peer.say(flag::ACK, next, ack, &[]);
-    said.extend(peer.wait(1_000));
+    let mut segments = peer.deliver_segment(flag::ACK, next, ack, &[]);
+    segments.extend(peer.advance_ms(1_000));
     assert!(
-        said.iter().any(|(_, data)| *data == [5; 1_000]),
+        segments.iter().any(|(_, data)| *data == [5; 1_000]),
         "the window is used at once"
     );
 }
@@ -419,38 +427,38 @@ fn end_behind_a_full_buffer_opens_no_window() {
         receive_log2: 12,
         ..Peer::config()
     });
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     for at in [0, 1_024, 2_048, 3_072] {
-        peer.say(flag::ACK, next + at, ack, &[1; 1_024]);
+        peer.deliver_segment(flag::ACK, next + at, ack, &[1; 1_024]);
     }
-    let answers = peer.say(flag::FIN | flag::ACK, next + 4_096, ack, &[]);
+    let answers = peer.deliver_segment(flag::FIN | flag::ACK, next + 4_096, ack, &[]);
     assert_eq!(
         (answers[0].0.acknowledged, answers[0].0.window),
         (next + 4_097, 0)
     );
-    assert_eq!(peer.read().len(), 4_096);
+    assert_eq!(peer.endpoint_read().len(), 4_096);
 }
 
 #[test]
 fn bytes_out_of_order_give_way_to_those_before_them() {
     let (mut peer, next, ack) = open();
     peer.table.account.limit = 1_000;
-    peer.say(flag::ACK, next + 10, ack, &[1; 1_000]);
+    peer.deliver_segment(flag::ACK, next + 10, ack, &[1; 1_000]);
     assert_eq!(peer.table.account.total, 1_000);
-    let answers = peer.say(flag::ACK, next, ack, &[2; 10]);
+    let answers = peer.deliver_segment(flag::ACK, next, ack, &[2; 10]);
     assert_eq!(answers[0].0.acknowledged, next + 10);
-    assert_eq!(peer.read(), [2; 10]);
+    assert_eq!(peer.endpoint_read(), [2; 10]);
 }
 
 #[test]
 pub fn later_contents_do_not_replace_earlier_ones() {
     let (mut peer, next, ack) = open();
-    peer.say(flag::ACK, next + 2, ack, b"cd");
-    peer.say(flag::ACK, next + 6, ack, b"gh");
-    peer.say(flag::ACK, next + 1, ack, b"WWWWWWW");
-    peer.say(flag::ACK, next + 3, ack, b"YYYYYY");
-    peer.say(flag::ACK, next, ack, b"abZZZZZZZ");
-    let read = peer.read();
+    peer.deliver_segment(flag::ACK, next + 2, ack, b"cd");
+    peer.deliver_segment(flag::ACK, next + 6, ack, b"gh");
+    peer.deliver_segment(flag::ACK, next + 1, ack, b"WWWWWWW");
+    peer.deliver_segment(flag::ACK, next + 3, ack, b"YYYYYY");
+    peer.deliver_segment(flag::ACK, next, ack, b"abZZZZZZZ");
+    let read = peer.endpoint_read();
     assert_eq!(&read[2..4], b"cd");
     assert_eq!(&read[6..8], b"gh");
     assert_eq!(read.len(), 9);
@@ -461,14 +469,14 @@ fn holes_cost_no_more_than_their_limit() {
     let (mut peer, next, ack) = open();
     let config = Config::default();
     for at in 1..30_000 {
-        peer.say(flag::ACK, next + 2 * at, ack, b"x");
+        peer.deliver_segment(flag::ACK, next + 2 * at, ack, b"x");
     }
     assert_eq!(peer.table.account.total, config.ranges);
     // The account may have room for less.
     let (mut peer, next, ack) = open();
     peer.table.account.limit = 3;
     for at in 1..100 {
-        peer.say(flag::ACK, next + 2 * at, ack, b"x");
+        peer.deliver_segment(flag::ACK, next + 2 * at, ack, b"x");
     }
     assert_eq!(peer.table.account.total, 3);
 }
@@ -477,23 +485,23 @@ fn holes_cost_no_more_than_their_limit() {
 fn tiny_segment_size_is_raised() {
     let mut peer = Peer::new(Peer::config());
     let tiny = |head: &mut Head| head.options.segment_bytes = Some(1);
-    let answers = peer.say_with(flag::SYN, 5_000, 0, &[], 0, tiny);
+    let answers = peer.deliver_segment_with(flag::SYN, 5_000, 0, &[], 0, tiny);
     let ack = answers[0].0.sequence.wrapping_add(1);
-    peer.say(flag::ACK, 5_001, ack, &[]);
+    peer.deliver_segment(flag::ACK, 5_001, ack, &[]);
     peer.conn = peer.table.accept(0, 0).expect("a connection");
-    let said = peer.send(&[1; 1_000]);
+    let segments = peer.endpoint_send(&[1; 1_000]);
     assert!(
-        said.iter().all(|(_, data)| data.len() >= 232),
+        segments.iter().all(|(_, data)| data.len() >= 232),
         "{}",
-        said.len()
+        segments.len()
     );
 }
 
 #[test]
 fn small_link_of_a_forged_message_is_raised() {
     let (mut peer, _, _) = open();
-    let said = peer.send(&[1; 1_460]);
-    let again = peer.pass(&too_big(&packet(&said[0].0, &said[0].1), 68));
+    let segments = peer.endpoint_send(&[1; 1_460]);
+    let again = peer.deliver_packet(&too_big(&packet(&segments[0].0, &segments[0].1), 68));
     assert!(
         again
             .iter()
@@ -505,8 +513,8 @@ fn small_link_of_a_forged_message_is_raised() {
 fn broken_packets_are_dropped() {
     let (mut peer, next, ack) = open();
     let head = Head {
-        from: peer.own,
-        to: peer.other,
+        from: peer.peer_end,
+        to: peer.endpoint_end,
         sequence: next,
         acknowledged: ack,
         flags: flag::ACK,
@@ -521,10 +529,10 @@ fn broken_packets_are_dropped() {
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1 << rng.below(8);
-        assert!(peer.pass(&bad).is_empty(), "byte {at}");
+        assert!(peer.deliver_packet(&bad).is_empty(), "byte {at}");
     }
     for length in 0..good.len() {
-        assert!(peer.pass(&good[..length]).is_empty());
+        assert!(peer.deliver_packet(&good[..length]).is_empty());
     }
     works(&mut peer, next, ack);
 }
@@ -557,8 +565,8 @@ fn changed(good: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 fn fragments_and_options_that_do_not_parse_are_dropped() {
     let (mut peer, next, ack) = open();
     let head = Head {
-        from: peer.own,
-        to: peer.other,
+        from: peer.peer_end,
+        to: peer.endpoint_end,
         sequence: next,
         acknowledged: ack,
         flags: flag::ACK,
@@ -581,7 +589,10 @@ fn fragments_and_options_that_do_not_parse_are_dropped() {
         ("a header shorter than any", |packet| packet[32] = 0x40),
     ];
     for (what, change) in changes {
-        assert!(peer.pass(&changed(&good, change)).is_empty(), "{what}");
+        assert!(
+            peer.deliver_packet(&changed(&good, change)).is_empty(),
+            "{what}"
+        );
     }
     assert_eq!(
         (peer.table.counters.fragments, peer.table.counters.malformed),
@@ -636,7 +647,7 @@ fn broken_packets_of_ipv6_are_dropped() {
 #[test]
 fn land_attack_and_impossible_sources_are_dropped() {
     let (mut peer, next, ack) = open();
-    let other = peer.other;
+    let other = peer.endpoint_end;
     for from in [
         other,
         End::new([224, 0, 0, 1], 7),
@@ -647,10 +658,10 @@ fn land_attack_and_impossible_sources_are_dropped() {
         End { port: 7, ..other },
         End {
             port: 0,
-            ..peer.own
+            ..peer.peer_end
         },
     ] {
-        let answers = peer.say_with(flag::SYN, 5, 0, &[], 0, |head| head.from = from);
+        let answers = peer.deliver_segment_with(flag::SYN, 5, 0, &[], 0, |head| head.from = from);
         assert!(answers.is_empty(), "{from:?}");
     }
     // All but the one from another port of ours, which parses.
@@ -664,7 +675,7 @@ fn packets_to_other_addresses_are_not_answered() {
     let to = End::new([10, 0, 0, 77], 80);
     for flags in [flag::SYN, flag::ACK, flag::FIN, flag::SYN | flag::ACK] {
         assert!(
-            peer.say_with(flags, 5, 5, b"x", 0, |head| head.to = to)
+            peer.deliver_segment_with(flags, 5, 5, b"x", 0, |head| head.to = to)
                 .is_empty()
         );
     }
@@ -695,19 +706,22 @@ fn random_segments_never_break_a_table() {
                     .wrapping_sub(100_000),
                 _ => rng.draw() as u32,
             };
-            let (sequence, ack) = (near(&mut rng, peer.next), near(&mut rng, peer.ack));
+            let (sequence, ack) = (
+                near(&mut rng, peer.next_sequence),
+                near(&mut rng, peer.expected_sequence),
+            );
             let flags = rng.below(32) as u8;
             let data = vec![1; rng.pick(&[0, 1, 100, 1_400])];
             peer.window = rng.pick(&[0, 1, 60_000]);
-            peer.say(flags, sequence, ack, &data);
+            peer.deliver_segment(flags, sequence, ack, &data);
             if rng.chance(20) {
-                peer.wait(rng.range(0, 3_000) as u64);
+                peer.advance_ms(rng.range(0, 3_000) as u64);
             }
             if rng.chance(20) {
-                peer.send(&[1; 3_000]);
+                peer.endpoint_send(&[1; 3_000]);
             }
             if rng.chance(10) {
-                peer.read();
+                peer.endpoint_read();
             }
         }
         let mut device = Packets::default();

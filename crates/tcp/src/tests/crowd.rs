@@ -22,7 +22,7 @@ struct Talker {
     streams: Option<[Vec<u8>; 2]>,
     sent: usize,
     got: Vec<u8>,
-    /// It resets the connection once it has received so many bytes.
+    /// It resets the connection once it has received this many bytes.
     resets_at: Option<usize>,
     has_shut: bool,
 }
@@ -273,7 +273,7 @@ pub fn run(seed: u64) -> Result<u64, &'static str> {
         crowd.step(5_000_000)?;
     }
     for side in &crowd.sides {
-        if side.account.total != 0 || side.busy() != 0 || !side.is_empty() {
+        if side.account.total != 0 || side.transfer_count() != 0 || !side.is_empty() {
             return Err("something is left");
         }
     }

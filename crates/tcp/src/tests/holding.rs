@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::network::{Packets, Shared};
-use super::peer::{Peer, said};
-use crate::busy::Busy;
+use super::peer::{Peer, parse_segments};
 use crate::scoreboard::SentSegment;
+use crate::transfer::Transfer;
 use crate::{Config, Conn, End, KeepAlive, Part, Received, Sent, State, flag};
 
 /// The longest time that a byte is held, in milliseconds.
@@ -16,17 +16,17 @@ fn longest_ms() -> u64 {
 #[test]
 fn orphan_whose_peer_acknowledges_a_byte_a_minute_ends() {
     let mut peer = Peer::connected(Peer::config());
-    peer.send(&[1; 1_000]);
+    peer.endpoint_send(&[1; 1_000]);
     let mut device = Packets::default();
     peer.table.close(peer.conn, peer.now_us, &mut device);
-    let (next, ack, begun_us) = (peer.next, peer.ack, peer.now_us);
+    let (next, ack, begun_us) = (peer.next_sequence, peer.expected_sequence, peer.now_us);
     for byte in 1.. {
-        peer.wait(59_000);
+        peer.advance_ms(59_000);
         if peer.table.is_empty() {
             break;
         }
         assert!(peer.now_us - begun_us < longest_ms() * 1_000);
-        peer.say(flag::ACK, next, ack + byte, &[]);
+        peer.deliver_segment(flag::ACK, next, ack + byte, &[]);
     }
     assert_eq!(peer.table.account.total, 0);
 }
@@ -39,9 +39,9 @@ fn end_that_a_closed_window_holds_back_is_not_held_for_ever() {
     let begun_us = peer.now_us;
     while peer.state() != State::Closed {
         assert!(peer.now_us - begun_us < longest_ms() * 1_000);
-        peer.wait(1_000);
-        let (next, ack) = (peer.next, peer.ack);
-        peer.say(flag::ACK, next, ack, &[]);
+        peer.advance_ms(1_000);
+        let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+        peer.deliver_segment(flag::ACK, next, ack, &[]);
     }
 }
 
@@ -50,12 +50,12 @@ fn window_of_a_byte_takes_few_packets_and_ends() {
     let mut peer = Peer::connected(Peer::config());
     peer.close_window();
     peer.window = 1;
-    let (next, mut ack, begun_us) = (peer.next, peer.ack, peer.now_us);
-    peer.say(flag::ACK, next, ack, &[]);
-    peer.send(&[1; 10_000]);
+    let (next, mut ack, begun_us) = (peer.next_sequence, peer.expected_sequence, peer.now_us);
+    peer.deliver_segment(flag::ACK, next, ack, &[]);
+    peer.endpoint_send(&[1; 10_000]);
     let mut sent = 0;
     loop {
-        let mut answers = peer.wait(10);
+        let mut answers = peer.advance_ms(10);
         if peer.state() == State::Closed {
             break;
         }
@@ -66,7 +66,7 @@ fn window_of_a_byte_takes_few_packets_and_ends() {
             assert!(sent <= passed_ms / 200 + 1, "{sent} in {passed_ms} ms");
             ack = ack.wrapping_add(data.len() as u32);
             if !data.is_empty() {
-                answers.extend(peer.say(flag::ACK, next, ack, &[]));
+                answers.extend(peer.deliver_segment(flag::ACK, next, ack, &[]));
             }
         }
     }
@@ -78,13 +78,13 @@ fn window_of_a_byte_takes_few_packets_and_ends() {
 fn closed_window_is_not_asked_for_ever() {
     let mut peer = Peer::connected(Peer::config());
     peer.close_window();
-    peer.send(b"held");
+    peer.endpoint_send(b"held");
     let begun_us = peer.now_us;
     while peer.state() != State::Closed {
         assert!(peer.now_us - begun_us < longest_ms() * 1_000);
-        peer.wait(1_000);
-        let (next, ack) = (peer.next, peer.ack);
-        peer.say(flag::ACK, next, ack, &[]);
+        peer.advance_ms(1_000);
+        let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+        peer.deliver_segment(flag::ACK, next, ack, &[]);
     }
     assert!(peer.now_us - begun_us >= longest_ms() / 2 * 1_000);
     assert_eq!(peer.table.account.total, 0);
@@ -93,14 +93,14 @@ fn closed_window_is_not_asked_for_ever() {
 #[test]
 fn peer_that_takes_all_bytes_in_time_is_never_ended() {
     let mut peer = Peer::connected(Peer::config());
-    let (next, mut ack) = (peer.next, peer.ack);
-    peer.send(&[1; 100]);
+    let (next, mut ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.endpoint_send(&[1; 100]);
     for _ in 0..100 {
         // There is always something that is not acknowledged.
-        peer.send(&[1; 100]);
-        peer.wait(longest_ms() / 8);
+        peer.endpoint_send(&[1; 100]);
+        peer.advance_ms(longest_ms() / 8);
         ack += 100;
-        peer.say(flag::ACK, next, ack, &[]);
+        peer.deliver_segment(flag::ACK, next, ack, &[]);
     }
     assert_eq!(peer.state(), State::Established);
 }
@@ -108,30 +108,33 @@ fn peer_that_takes_all_bytes_in_time_is_never_ended() {
 #[test]
 fn acknowledgement_in_the_turn_of_the_deadline_counts() {
     let mut peer = Peer::connected(Peer::config());
-    peer.send(b"x");
+    peer.endpoint_send(b"x");
     peer.now_us += longest_ms() / 2 * 1_000;
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack + 1, &[]);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack + 1, &[]);
     assert_eq!(peer.state(), State::Established);
 }
 
 #[test]
 fn bytes_out_of_order_are_dropped_if_those_before_them_do_not_come() {
     let mut peer = Peer::connected(Peer::config());
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next + 3, ack, b"def");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next + 3, ack, b"def");
     assert_eq!(peer.table.account.total, 3);
     for _ in 0..longest_ms() / 2_000 {
         // The peer lives, and says nothing new.
-        peer.wait(1_000);
-        peer.say(flag::ACK, next, ack, &[]);
+        peer.advance_ms(1_000);
+        peer.deliver_segment(flag::ACK, next, ack, &[]);
     }
-    peer.wait(1_000);
-    assert_eq!((peer.table.account.total, peer.table.busy()), (0, 0));
+    peer.advance_ms(1_000);
+    assert_eq!(
+        (peer.table.account.total, peer.table.transfer_count()),
+        (0, 0)
+    );
     // It may send all again.
-    peer.say(flag::ACK, next + 3, ack, b"def");
-    peer.say(flag::ACK, next, ack, b"abc");
-    assert_eq!(peer.read(), b"abcdef");
+    peer.deliver_segment(flag::ACK, next + 3, ack, b"def");
+    peer.deliver_segment(flag::ACK, next, ack, b"abc");
+    assert_eq!(peer.endpoint_read(), b"abcdef");
 }
 
 #[test]
@@ -146,10 +149,10 @@ fn silent_peer_is_probed_whatever_the_endpoint_holds_of_it() {
             hold_ms: 0,
             ..Peer::config()
         });
-        let (next, ack) = (peer.next, peer.ack);
-        peer.say(flag::ACK, next + offset, ack, data);
+        let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+        peer.deliver_segment(flag::ACK, next + offset, ack, data);
         for _ in 0..100 {
-            peer.wait(1_000);
+            peer.advance_ms(1_000);
         }
         let read = peer.table.read(peer.conn, &mut [0; 100]);
         assert_eq!(read, Received::Failed(crate::Failure::TimedOut));
@@ -164,17 +167,17 @@ fn cookie_is_good_once_whatever_the_time_in_time_wait() {
             time_wait_ms,
             ..Peer::config()
         });
-        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+        let answers = peer.deliver_segment(flag::SYN, 5_000, 0, &[]);
         let ack = answers[0].0.sequence.wrapping_add(1);
-        peer.say(flag::ACK, 5_001, ack, b"once");
+        peer.deliver_segment(flag::ACK, 5_001, ack, b"once");
         peer.conn = peer.table.accept(0, 0).expect("a connection");
         let mut device = Packets::default();
         peer.table.reset(peer.conn, peer.now_us, &mut device);
         for _ in 0..70 {
             // A copy of the third packet.
-            peer.say(flag::ACK, 5_001, ack, b"once");
+            peer.deliver_segment(flag::ACK, 5_001, ack, b"once");
             assert_eq!(peer.table.waiting(0), 0, "{time_wait_ms}");
-            peer.wait(1_000);
+            peer.advance_ms(1_000);
         }
         assert!(peer.table.is_empty());
     }
@@ -185,39 +188,45 @@ fn burst_leaves_no_memory_behind_and_no_connection_alone() {
     let mut peer = Peer::connected(Peer::config());
     let remote = End {
         port: 9,
-        ..peer.own
+        ..peer.peer_end
     };
     let mut connect = |port| {
-        let local = End { port, ..peer.other };
+        let local = End {
+            port,
+            ..peer.endpoint_end
+        };
         let now_us = peer.now_us;
         peer.table.connect(local, remote, 0, now_us).unwrap()
     };
     let burst: Vec<_> = (10_000..20_000).map(&mut connect).collect();
     // Behind the others in the side table.
-    peer.send(b"kept");
-    assert_eq!(peer.table.busy.len(), 10_001);
+    peer.endpoint_send(b"kept");
+    assert_eq!(peer.table.transfers.len(), 10_001);
     let mut device = Packets::default();
     for conn in burst {
         peer.table.reset(conn, peer.now_us, &mut device);
     }
-    peer.wait(0);
-    assert_eq!((peer.table.busy.capacity(), peer.table.busy()), (1, 1));
-    let again = peer.wait(2_000);
+    peer.advance_ms(0);
+    assert_eq!(
+        (peer.table.transfers.capacity(), peer.table.transfer_count()),
+        (1, 1)
+    );
+    let again = peer.advance_ms(2_000);
     assert_eq!(again[0].1, b"kept", "its timer still runs");
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack + 4, b"answer");
-    assert_eq!(peer.read(), b"answer");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack + 4, b"answer");
+    assert_eq!(peer.endpoint_read(), b"answer");
     assert!(peer.table.is_idle(peer.conn));
-    assert_eq!(peer.wait(100_000).len(), 0);
+    assert_eq!(peer.advance_ms(100_000).len(), 0);
 }
 
 /// Begins another connection of the peer, from another port.
 fn another(peer: &mut Peer, port: u16) -> Conn {
-    peer.own.port = port;
-    let answers = peer.say(flag::SYN, 1_000, 0, &[]);
+    peer.peer_end.port = port;
+    let answers = peer.deliver_segment(flag::SYN, 1_000, 0, &[]);
     let ack = answers[0].0.sequence.wrapping_add(1);
-    peer.say(flag::ACK, 1_001, ack, &[]);
-    (peer.next, peer.ack) = (1_001, ack);
+    peer.deliver_segment(flag::ACK, 1_001, ack, &[]);
+    (peer.next_sequence, peer.expected_sequence) = (1_001, ack);
     peer.table.accept(0, port.into()).expect("a connection")
 }
 
@@ -225,22 +234,22 @@ fn another(peer: &mut Peer, port: u16) -> Conn {
 fn short_memory_ends_a_peer_that_acknowledges_nothing_and_spares_the_others() {
     let mut peer = Peer::connected(Peer::config());
     let silent = peer.conn;
-    peer.send(&[1; 1_000]);
+    peer.endpoint_send(&[1; 1_000]);
     let other = another(&mut peer, 50_000);
     peer.conn = other;
-    peer.wait(u64::from(Config::default().short_hold_ms));
+    peer.advance_ms(u64::from(Config::default().short_hold_ms));
     assert_eq!(peer.table.state(silent), State::Established);
-    let (next, ack) = (peer.next, peer.ack);
-    peer.send(&[2; 100]);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.endpoint_send(&[2; 100]);
     // Bytes behind a gap.
-    peer.say(flag::ACK, next + 1_000, ack, &[3; 200]);
+    peer.deliver_segment(flag::ACK, next + 1_000, ack, &[3; 200]);
     assert_eq!(peer.table.account.total, 1_300);
     peer.table.account.is_short = true;
-    peer.wait(1);
+    peer.advance_ms(1);
     assert_eq!(peer.table.state(silent), State::Closed);
     assert_eq!(peer.table.account.total, 100, "what was sent a moment ago");
-    peer.say(flag::ACK, next, ack + 100, &[3; 200]);
-    assert_eq!(peer.read(), [3; 200]);
+    peer.deliver_segment(flag::ACK, next, ack + 100, &[3; 200]);
+    assert_eq!(peer.endpoint_read(), [3; 200]);
 }
 
 #[test]
@@ -262,10 +271,10 @@ fn connections_that_memory_refuses_hide_no_other_and_are_reported_when_there_is_
         peer.table.events(max, |_, ready| tokens.push(ready.token));
         tokens
     };
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, b"read");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack, b"read");
     assert_eq!(events(&mut peer, 4), [99], "writing would fail again");
-    assert_eq!(peer.read(), b"read");
+    assert_eq!(peer.endpoint_read(), b"read");
     peer.table.unblock();
     let mut tokens = events(&mut peer, 4);
     tokens.extend(events(&mut peer, 4));
@@ -277,26 +286,26 @@ fn connections_that_memory_refuses_hide_no_other_and_are_reported_when_there_is_
 fn events_of_a_connection_that_is_not_wanted_yet_are_kept_for_later() {
     let mut peer = Peer::connected(Peer::config());
     peer.table.withhold_events(peer.conn);
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, b"early");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack, b"early");
     peer.table.events(1, |_, ready| panic!("{ready:?}"));
     peer.table.interest(peer.conn, 7, true, false);
     let mut tokens = Vec::new();
     peer.table.events(1, |_, ready| tokens.push(ready.token));
     assert_eq!(tokens, [7]);
-    assert_eq!(peer.read(), b"early");
+    assert_eq!(peer.endpoint_read(), b"early");
 }
 
 #[test]
 fn short_memory_soon_ends_what_the_caller_has_closed_and_makes_no_progress() {
     let mut peer = Peer::connected(Peer::config());
-    peer.send(&[1; 1_000]);
+    peer.endpoint_send(&[1; 1_000]);
     let mut device = Packets::default();
     peer.table.close(peer.conn, peer.now_us, &mut device);
     peer.table.account.is_short = true;
-    peer.wait(900);
+    peer.advance_ms(900);
     assert_eq!(peer.table.account.total, 1_000);
-    peer.wait(200);
+    peer.advance_ms(200);
     assert_eq!(peer.table.account.total, 0);
 }
 
@@ -314,8 +323,9 @@ fn connection_that_was_closed_first_gives_way_when_too_many_wait_for_their_peers
         peer.table.close(conn, peer.now_us, &mut device);
         peer.table.poll(peer.now_us, &mut device);
         let packets = core::mem::take(&mut device.list);
-        let said = said(&packets).into_iter();
-        said.map(|(head, _)| (head.to.port, head.has(flag::RST)))
+        let segments = parse_segments(&packets).into_iter();
+        segments
+            .map(|(head, _)| (head.to.port, head.has(flag::RST)))
             .collect::<Vec<_>>()
     };
     assert_eq!(close(&mut peer, conns[0]), [(50_000, false)]);
@@ -324,9 +334,12 @@ fn connection_that_was_closed_first_gives_way_when_too_many_wait_for_their_peers
     assert_eq!(close(&mut peer, conns[2]), resets_the_first);
     assert_eq!(peer.table.orphans(), 2);
     // The second is over, so its place is free.
-    peer.own.port = 50_001;
-    let (_, ack) = (peer.next, peer.table.rows[conns[1].0 as usize].send_next);
-    peer.say(flag::FIN | flag::ACK, 1_001, ack, &[]);
+    peer.peer_end.port = 50_001;
+    let (_, ack) = (
+        peer.next_sequence,
+        peer.table.rows[conns[1].0 as usize].send_next,
+    );
+    peer.deliver_segment(flag::FIN | flag::ACK, 1_001, ack, &[]);
     assert_eq!(peer.table.orphans(), 1);
     assert_eq!(close(&mut peer, conns[3]), [(50_003, false)]);
 }
@@ -335,21 +348,24 @@ fn connection_that_was_closed_first_gives_way_when_too_many_wait_for_their_peers
 fn busy_connections_are_charged_for_more_than_their_bytes() {
     let mut peer = Peer::connected(Peer::config());
     assert_eq!(peer.table.account.entries, 0);
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     // A byte out of order costs an entry, and many small segments a place each.
-    peer.say(flag::ACK, next + 10, ack, b"x");
+    peer.deliver_segment(flag::ACK, next + 10, ack, b"x");
     let of_entry = peer.table.account.entries;
-    assert!(of_entry >= size_of::<Busy<Shared>>(), "{of_entry}");
+    assert!(of_entry >= size_of::<Transfer<Shared>>(), "{of_entry}");
     for _ in 0..100 {
-        peer.send(b"y");
+        peer.endpoint_send(b"y");
     }
     let of_segments = peer.table.account.entries - of_entry;
     assert!(of_segments >= 100 * size_of::<SentSegment>() - of_entry);
-    peer.say(flag::ACK, next, ack + 100, &[]);
+    peer.deliver_segment(flag::ACK, next, ack + 100, &[]);
     // While memory is short it goes, even if there is only an end of stream out of order.
-    peer.say(flag::ACK | flag::FIN, next + 20, ack + 100, &[]);
+    peer.deliver_segment(flag::ACK | flag::FIN, next + 20, ack + 100, &[]);
     assert!(peer.table.account.entries >= of_entry);
     peer.table.account.is_short = true;
-    peer.wait(1);
-    assert_eq!((peer.table.account.entries, peer.table.busy()), (0, 0));
+    peer.advance_ms(1);
+    assert_eq!(
+        (peer.table.account.entries, peer.table.transfer_count()),
+        (0, 0)
+    );
 }

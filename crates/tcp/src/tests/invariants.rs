@@ -10,11 +10,19 @@ pub fn check(table: &Endpoint) -> Result<(), &'static str> {
     for id in 0..table.rows.len() as u32 {
         check_row(table, id)?;
     }
-    let busy = table.busy.iter().filter(|busy| busy.row != NONE).count();
-    if busy != table.busy() {
+    let transfers = table
+        .transfers
+        .iter()
+        .filter(|transfer| transfer.row != NONE)
+        .count();
+    if transfers != table.transfer_count() {
         return Err("a free place of the side table is in use");
     }
-    let charged: usize = table.busy.iter().map(|busy| busy.charged as usize).sum();
+    let charged: usize = table
+        .transfers
+        .iter()
+        .map(|transfer| transfer.charged as usize)
+        .sum();
     if table.account.entries != charged {
         return Err("the charge of the side table differs from its entries");
     }
@@ -23,8 +31,8 @@ pub fn check(table: &Endpoint) -> Result<(), &'static str> {
     if table.rows.iter().filter(is_orphan).count() != table.orphans() {
         return Err("the number of orphans is wrong");
     }
-    for (place, busy) in (0..).zip(&table.busy) {
-        if busy.row != NONE && table.rows[busy.row as usize].busy != place {
+    for (place, transfer) in (0..).zip(&table.transfers) {
+        if transfer.row != NONE && table.rows[transfer.row as usize].transfer != place {
             return Err("a place of the side table belongs to no row");
         }
     }
@@ -46,7 +54,7 @@ fn check_row(table: &Endpoint, id: u32) -> Result<(), &'static str> {
     if row.state != State::Closed && in_flight > table.config.send_bytes + 2 {
         return Err("more is in flight than was taken");
     }
-    let Some(busy) = table.busy.get(row.busy as usize) else {
+    let Some(transfer) = table.transfers.get(row.transfer as usize) else {
         if charged != 0 {
             return Err("an idle connection is charged");
         }
@@ -55,37 +63,40 @@ fn check_row(table: &Endpoint, id: u32) -> Result<(), &'static str> {
             false => Ok(()),
         };
     };
-    if busy.row != id {
+    if transfer.row != id {
         return Err("a place of the side table belongs to another row");
     }
-    if charged != busy.send.len() as usize + busy.receive.held() {
+    if charged != transfer.send.len() as usize + transfer.receive.held() {
         return Err("the charge differs from what is held");
     }
     if row.state == State::Closed {
         return Ok(());
     }
-    busy.board.check(row.unacknowledged, row.send_next)?;
+    transfer
+        .scoreboard
+        .check(row.unacknowledged, row.send_next)?;
     if row.state.is_synchronized() {
-        busy.send.check(row.unacknowledged)?;
+        transfer.send.check(row.unacknowledged)?;
         let ranges = table.config.ranges;
-        busy.receive
+        transfer
+            .receive
             .check(row.receive_next, row.receive_edge, ranges)?;
     }
     // A window is offered in whole units.
     let most = (1usize << row.receive_log2) + (1 << row.own_shift());
-    if busy.receive.held() > most || busy.send.len() > table.config.send_bytes {
+    if transfer.receive.held() > most || transfer.send.len() > table.config.send_bytes {
         return Err("more is held than the settings allow");
     }
     if row.is(flags::DIRTY) {
         return Ok(());
     }
-    if busy.charged != busy.own_bytes() {
+    if transfer.charged != transfer.own_bytes() {
         return Err("an entry is charged for other bytes than it takes");
     }
-    if !busy.board.is_empty() && busy.wait_us == NEVER {
+    if !transfer.scoreboard.is_empty() && transfer.timer_us == NEVER {
         return Err("nothing happens if what is in flight is lost");
     }
-    match busy.entry_us > busy.due_us() {
+    match transfer.queued_us > transfer.due_us() {
         true => Err("a deadline is not among the timers"),
         false => Ok(()),
     }

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::network::{Endpoint, Packets, endpoint, ends};
-use super::peer::{Said, said};
+use super::peer::{SegmentAndData, parse_segments};
 use crate::{Config, Conn, End, Head, Options, Parked, Part, Received, Segment, Sent, State, flag};
 
 /// An endpoint without an index, and the peer's numbers.
@@ -45,7 +45,7 @@ impl Client {
         let conn = self.table.connect(self.own, self.server, 7, 0).unwrap();
         let mut device = Packets::default();
         self.table.poll(0, &mut device);
-        self.ack = said(&device.list)[0].0.sequence.wrapping_add(1);
+        self.ack = parse_segments(&device.list)[0].0.sequence.wrapping_add(1);
         let options = Options {
             segment_bytes: Some(1_000),
             window_shift: Some(2),
@@ -68,7 +68,7 @@ impl Client {
         sequence: u32,
         options: Options,
         data: &[u8],
-    ) -> Vec<Said> {
+    ) -> Vec<SegmentAndData> {
         let head = Head {
             from: self.server,
             to: self.own,
@@ -82,10 +82,10 @@ impl Client {
         let segment = Segment { head, data };
         self.table.receive_segment(conn, &segment, 0, &mut device);
         self.table.poll(0, &mut device);
-        said(&device.list)
+        parse_segments(&device.list)
     }
 
-    fn data(&mut self, conn: Conn, data: &[u8]) -> Vec<Said> {
+    fn data(&mut self, conn: Conn, data: &[u8]) -> Vec<SegmentAndData> {
         let sequence = self.next;
         self.next += data.len() as u32;
         self.say(Some(conn), flag::ACK, sequence, Options::default(), data)
@@ -106,7 +106,7 @@ impl Client {
 }
 
 #[test]
-fn parked_connection_goes_on_where_it_was() {
+fn parked_connection_continues() {
     let mut client = Client::new(config());
     let conn = client.connected();
     client.data(conn, b"one");
@@ -126,7 +126,7 @@ fn parked_connection_goes_on_where_it_was() {
     assert_eq!(sent, Sent::Bytes(1_500));
     let mut device = Packets::default();
     client.table.poll(0, &mut device);
-    let sizes = said(&device.list).into_iter();
+    let sizes = parse_segments(&device.list).into_iter();
     let sizes: Vec<_> = sizes
         .map(|(head, data)| (head.sequence, data.len()))
         .collect();
@@ -198,7 +198,7 @@ fn without_extensions_none_is_offered_or_accepted() {
         segment_bytes: Some(1_460),
         ..Options::default()
     };
-    assert_eq!(said(&device.list)[0].0.options, only_size);
+    assert_eq!(parse_segments(&device.list)[0].0.options, only_size);
     let mut client = Client::new(config());
     let conn = client.connected();
     let answers = client.data(conn, b"x");
@@ -208,7 +208,7 @@ fn without_extensions_none_is_offered_or_accepted() {
         ..Config::default()
     });
     peer.timestamps = true;
-    let answers = peer.say(flag::SYN, 1_000, 0, &[]);
+    let answers = peer.deliver_segment(flag::SYN, 1_000, 0, &[]);
     assert_eq!(answers[0].0.options, only_size);
 }
 

@@ -10,19 +10,19 @@ use crate::{
     header_bytes, parse, write,
 };
 
-/// A segment that the endpoint has sent.
-pub type Said = (Head, Vec<u8>);
+/// A segment that the endpoint has sent: its header and its data.
+pub type SegmentAndData = (Head, Vec<u8>);
 
-/// An endpoint, and a peer without a mind of its own.
+/// An endpoint, and a peer that sends only the segments that a test writes.
 pub struct Peer {
     pub table: Endpoint,
     pub conn: Conn,
     /// The peer's end, and the endpoint's.
-    pub own: End,
-    pub other: End,
+    pub peer_end: End,
+    pub endpoint_end: End,
     /// The peer's next sequence number, and the one that it expects.
-    pub next: u32,
-    pub ack: u32,
+    pub next_sequence: u32,
+    pub expected_sequence: u32,
     pub window: u16,
     pub timestamps: bool,
     pub now_us: u64,
@@ -36,7 +36,7 @@ pub fn packet(head: &Head, data: &[u8]) -> Vec<u8> {
 }
 
 /// The segments in these packets.
-pub fn said(packets: &[Vec<u8>]) -> Vec<Said> {
+pub fn parse_segments(packets: &[Vec<u8>]) -> Vec<SegmentAndData> {
     let parse = |packet: &Vec<u8>| match parse(packet, Checksums::Verified) {
         Ok(Packet::Segment(Segment { head, data })) => (head, data.to_vec()),
         other => panic!("{other:?}"),
@@ -45,18 +45,18 @@ pub fn said(packets: &[Vec<u8>]) -> Vec<Said> {
 }
 
 impl Peer {
-    /// An endpoint that listens, and a peer that has said nothing.
+    /// An endpoint that listens, and a peer that has sent nothing.
     pub fn new(config: Config) -> Peer {
-        let (own, other) = ends(false);
-        let mut table = endpoint(config, other, 5);
-        table.listen(other.port);
+        let (peer_end, endpoint_end) = ends(false);
+        let mut table = endpoint(config, endpoint_end, 5);
+        table.listen(endpoint_end.port);
         Peer {
             table,
             conn: Conn(0),
-            own,
-            other,
-            next: 1_000,
-            ack: 0,
+            peer_end,
+            endpoint_end,
+            next_sequence: 1_000,
+            expected_sequence: 0,
             window: 60_000,
             timestamps: false,
             now_us: 10_000_000,
@@ -79,7 +79,7 @@ impl Peer {
     /// Begins the connection of the peer.
     pub fn connect(mut self, timestamps: bool) -> Peer {
         self.timestamps = timestamps;
-        let answers = self.say(flag::SYN, self.next, 0, &[]);
+        let answers = self.deliver_segment(flag::SYN, self.next_sequence, 0, &[]);
         let [(head, _)] = &answers[..] else {
             panic!("{answers:?}")
         };
@@ -88,22 +88,35 @@ impl Peer {
             self.table.is_empty(),
             "nothing is kept before the third packet"
         );
-        self.next += 1;
-        self.ack = head.sequence.wrapping_add(1);
+        self.next_sequence += 1;
+        self.expected_sequence = head.sequence.wrapping_add(1);
         let echo = head.options.timestamps.map_or(0, |(value, _)| value);
-        let answers = self.say_with(flag::ACK, self.next, self.ack, &[], echo, |_| {});
+        let answers = self.deliver_segment_with(
+            flag::ACK,
+            self.next_sequence,
+            self.expected_sequence,
+            &[],
+            echo,
+            |_| {},
+        );
         assert!(answers.is_empty());
         self.conn = self.table.accept(0, 0).expect("a connection");
         self
     }
 
-    /// Says a segment and returns what the endpoint answers in the same turn.
-    pub fn say(&mut self, flags: u8, sequence: u32, ack: u32, data: &[u8]) -> Vec<Said> {
-        self.say_with(flags, sequence, ack, data, 0, |_| {})
+    /// Delivers a segment of the peer. Returns the endpoint's answers in the same turn.
+    pub fn deliver_segment(
+        &mut self,
+        flags: u8,
+        sequence: u32,
+        ack: u32,
+        data: &[u8],
+    ) -> Vec<SegmentAndData> {
+        self.deliver_segment_with(flags, sequence, ack, data, 0, |_| {})
     }
 
-    /// [`Peer::say`] with an echo of the endpoint's clock and with other changes.
-    pub fn say_with(
+    /// [`Peer::deliver_segment`] with an echo of the endpoint's clock and with other changes.
+    pub fn deliver_segment_with(
         &mut self,
         flags: u8,
         sequence: u32,
@@ -111,12 +124,12 @@ impl Peer {
         data: &[u8],
         echo: u32,
         change: impl FnOnce(&mut Head),
-    ) -> Vec<Said> {
+    ) -> Vec<SegmentAndData> {
         let is_syn = flags & flag::SYN != 0;
         let clock = (self.now_us / 1_000) as u32;
         let mut head = Head {
-            from: self.own,
-            to: self.other,
+            from: self.peer_end,
+            to: self.endpoint_end,
             sequence,
             acknowledged: ack,
             flags,
@@ -129,20 +142,20 @@ impl Peer {
             },
         };
         change(&mut head);
-        self.pass(&packet(&head, data))
+        self.deliver_packet(&packet(&head, data))
     }
 
-    /// Passes a packet to the endpoint and returns what it answers in the same turn.
-    pub fn pass(&mut self, packet: &[u8]) -> Vec<Said> {
+    /// Delivers a packet to the endpoint. Returns its answers in the same turn.
+    pub fn deliver_packet(&mut self, packet: &[u8]) -> Vec<SegmentAndData> {
         let mut device = Packets::default();
         self.table.receive(packet, self.now_us, &mut device);
         self.table.poll(self.now_us, &mut device);
         invariants::assert(&self.table, self.conn);
-        said(&device.list)
+        parse_segments(&device.list)
     }
 
-    /// Lets time pass and returns what the endpoint says at its end.
-    pub fn wait(&mut self, ms: u64) -> Vec<Said> {
+    /// Lets time pass. Returns the segments that the endpoint sends meanwhile.
+    pub fn advance_ms(&mut self, ms: u64) -> Vec<SegmentAndData> {
         let end_us = self.now_us + ms * 1_000;
         let mut device = Packets::default();
         let mut at_once = 0;
@@ -161,28 +174,28 @@ impl Peer {
         self.now_us = end_us;
         self.table.poll(end_us, &mut device);
         invariants::assert(&self.table, self.conn);
-        said(&device.list)
+        parse_segments(&device.list)
     }
 
     /// Lets the endpoint send bytes, and returns the segments.
-    pub fn send(&mut self, bytes: &[u8]) -> Vec<Said> {
+    pub fn endpoint_send(&mut self, bytes: &[u8]) -> Vec<SegmentAndData> {
         self.table
             .send(self.conn, crate::Part::Copied(bytes), self.now_us);
-        self.wait(0)
+        self.advance_ms(0)
     }
 
     /// Closes the peer's window. It says so with a byte of data, since of two segments with the same numbers the larger window counts.
     pub fn close_window(&mut self) {
-        let (next, ack) = (self.next, self.ack);
-        self.say(flag::ACK, next, ack, b"-");
-        self.next += 1;
+        let (next, ack) = (self.next_sequence, self.expected_sequence);
+        self.deliver_segment(flag::ACK, next, ack, b"-");
+        self.next_sequence += 1;
         self.window = 0;
-        self.say(flag::ACK, next + 1, ack, &[]);
-        assert_eq!(self.read(), b"-");
+        self.deliver_segment(flag::ACK, next + 1, ack, &[]);
+        assert_eq!(self.endpoint_read(), b"-");
     }
 
     /// All bytes that can be read.
-    pub fn read(&mut self) -> Vec<u8> {
+    pub fn endpoint_read(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut buffer = [0; 4_096];
         while let Received::Bytes(count) = self.table.read(self.conn, &mut buffer) {
@@ -201,20 +214,25 @@ impl Peer {
         let mut peer = Peer::connected(Peer::config());
         let shut = |peer: &mut Peer| {
             peer.table.shut_down(peer.conn, peer.now_us);
-            let answers = peer.wait(0);
+            let answers = peer.advance_ms(0);
             assert!(answers[0].0.has(flag::FIN | flag::ACK));
         };
         let fin = |peer: &mut Peer| {
-            peer.say(flag::FIN | flag::ACK, peer.next, peer.ack, &[]);
-            peer.next += 1;
+            peer.deliver_segment(
+                flag::FIN | flag::ACK,
+                peer.next_sequence,
+                peer.expected_sequence,
+                &[],
+            );
+            peer.next_sequence += 1;
         };
         match state {
             State::Established => {}
             State::FinWait1 => shut(&mut peer),
             State::FinWait2 => {
                 shut(&mut peer);
-                peer.ack += 1;
-                peer.say(flag::ACK, peer.next, peer.ack, &[]);
+                peer.expected_sequence += 1;
+                peer.deliver_segment(flag::ACK, peer.next_sequence, peer.expected_sequence, &[]);
             }
             State::CloseWait => fin(&mut peer),
             State::Closing => {
@@ -227,24 +245,24 @@ impl Peer {
             }
             State::TimeWait => {
                 shut(&mut peer);
-                peer.ack += 1;
+                peer.expected_sequence += 1;
                 fin(&mut peer);
             }
             State::Closed | State::SynSent | State::SynReceived => {
                 peer = Peer::new(Peer::config());
-                let (local, remote) = (peer.other, peer.own);
+                let (local, remote) = (peer.endpoint_end, peer.peer_end);
                 peer.conn = peer
                     .table
                     .connect(local, remote, 0, peer.now_us)
                     .expect("room");
-                let answers = peer.wait(0);
-                peer.ack = answers[0].0.sequence.wrapping_add(1);
+                let answers = peer.advance_ms(0);
+                peer.expected_sequence = answers[0].0.sequence.wrapping_add(1);
                 if state == State::SynReceived {
-                    peer.say(flag::SYN, peer.next, 0, &[]);
-                    peer.next += 1;
+                    peer.deliver_segment(flag::SYN, peer.next_sequence, 0, &[]);
+                    peer.next_sequence += 1;
                 }
                 if state == State::Closed {
-                    peer.say(flag::RST | flag::ACK, 0, peer.ack, &[]);
+                    peer.deliver_segment(flag::RST | flag::ACK, 0, peer.expected_sequence, &[]);
                 }
             }
         }

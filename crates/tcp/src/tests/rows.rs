@@ -11,18 +11,21 @@ fn idle_connection_is_one_row() {
     assert!(size_of::<crate::row::Row>() <= 96);
     let mut peer = Peer::connected(Config::default());
     assert!(peer.table.is_idle(peer.conn));
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, b"request");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack, b"request");
     assert!(!peer.table.is_idle(peer.conn), "bytes to read");
-    peer.read();
-    peer.wait(100);
+    peer.endpoint_read();
+    peer.advance_ms(100);
     assert!(peer.table.is_idle(peer.conn), "read and acknowledged");
-    peer.send(b"message");
+    peer.endpoint_send(b"message");
     assert!(!peer.table.is_idle(peer.conn), "bytes on their way");
-    peer.say(flag::ACK, next + 7, ack + 7, &[]);
+    peer.deliver_segment(flag::ACK, next + 7, ack + 7, &[]);
     assert!(peer.table.is_idle(peer.conn), "acknowledged");
-    assert_eq!((peer.table.busy(), peer.table.account.total), (0, 0));
-    peer.wait(10_000);
+    assert_eq!(
+        (peer.table.transfer_count(), peer.table.account.total),
+        (0, 0)
+    );
+    peer.advance_ms(10_000);
     assert_eq!(peer.table.next_us(), None, "no timer of an idle connection");
 }
 
@@ -41,13 +44,13 @@ fn large_parts_are_shared_and_small_ones_copied() {
     let count = |part: &super::network::Shared| alloc::sync::Arc::strong_count(part);
     assert_eq!((count(&large), count(&small)), (2, 1));
     let bytes: Vec<u8> = peer
-        .wait(0)
+        .advance_ms(0)
         .into_iter()
         .flat_map(|(_, data)| data)
         .collect();
     assert_eq!(bytes, [&large[..], &small[..]].concat());
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack + 1_999, &[]);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack + 1_999, &[]);
     assert_eq!(count(&large), 1, "freed when it is acknowledged");
 }
 
@@ -65,7 +68,7 @@ fn send_takes_what_the_buffer_and_the_account_have_room_for() {
         peer.table.send(peer.conn, Part::Copied(&[1; 1]), 0),
         Sent::Again
     );
-    peer.wait(0);
+    peer.advance_ms(0);
     peer.table.interest(peer.conn, 9, true, true);
     let events = |peer: &mut Peer| {
         let mut all = Vec::new();
@@ -74,8 +77,8 @@ fn send_takes_what_the_buffer_and_the_account_have_room_for() {
         all
     };
     assert!(events(&mut peer).is_empty());
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack + 50, &[]);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack + 50, &[]);
     let ready = events(&mut peer);
     assert!(ready.len() == 1 && ready[0].1.writable && ready[0].1.token == 9);
     assert_eq!(events(&mut peer).len(), 1, "it stays ready");
@@ -143,7 +146,7 @@ fn link_without_room_loses_nothing() {
     };
     peer.table.poll(peer.now_us, &mut device);
     assert_eq!(device.list.len(), 2);
-    let rest = peer.wait(0);
+    let rest = peer.advance_ms(0);
     let bytes: usize = rest.iter().map(|(_, data)| data.len()).sum();
     assert_eq!(bytes, 5_000 - 2 * 1_460);
     assert_eq!(peer.table.counters.retransmitted, 0);
@@ -168,12 +171,12 @@ fn ring_that_is_not_served_for_seconds_delays_and_loses_nothing() {
 #[test]
 fn closing_with_unread_bytes_resets() {
     let mut peer = Peer::connected(Peer::config());
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, b"unread");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack, b"unread");
     let mut device = super::network::Packets::default();
     peer.table.close(peer.conn, peer.now_us, &mut device);
-    let said = super::peer::said(&device.list);
-    assert!(said[0].0.has(flag::RST));
+    let segments = super::peer::parse_segments(&device.list);
+    assert!(segments[0].0.has(flag::RST));
     assert_eq!(peer.table.account.total, 0);
 }
 
@@ -183,21 +186,21 @@ fn orphans_do_not_stay_for_ever() {
     let mut peer = Peer::reach(State::FinWait2);
     let mut device = super::network::Packets::default();
     peer.table.close(peer.conn, peer.now_us, &mut device);
-    peer.wait(59_000);
+    peer.advance_ms(59_000);
     assert_eq!(peer.table.len(), 1);
     for _ in 0..200 {
-        peer.wait(1_000);
+        peer.advance_ms(1_000);
     }
     assert_eq!(peer.table.len(), 0);
     // The peer keeps its window closed and answers every probe.
     let mut peer = Peer::connected(Peer::config());
     peer.close_window();
-    let (next, ack) = (peer.next, peer.ack);
-    peer.send(b"never taken");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.endpoint_send(b"never taken");
     peer.table.close(peer.conn, peer.now_us, &mut device);
     for _ in 0..400 {
-        if !peer.wait(1_000).is_empty() {
-            peer.say(flag::ACK, next, ack, &[]);
+        if !peer.advance_ms(1_000).is_empty() {
+            peer.deliver_segment(flag::ACK, next, ack, &[]);
         }
     }
     assert_eq!((peer.table.len(), peer.table.account.total), (0, 0));
@@ -206,12 +209,12 @@ fn orphans_do_not_stay_for_ever() {
 #[test]
 fn older_window_does_not_replace_a_newer_one() {
     let mut peer = Peer::connected(Peer::config());
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     peer.window = 1_000;
     // It was sent before the third packet, and has been overtaken.
-    peer.say(flag::ACK, next, ack, &[]);
+    peer.deliver_segment(flag::ACK, next, ack, &[]);
     let sent: usize = peer
-        .send(&[1; 5_000])
+        .endpoint_send(&[1; 5_000])
         .iter()
         .map(|(_, data)| data.len())
         .sum();
@@ -221,14 +224,18 @@ fn older_window_does_not_replace_a_newer_one() {
 #[test]
 fn closed_listener_resets_those_that_wait() {
     let mut peer = Peer::new(Peer::config());
-    let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+    let answers = peer.deliver_segment(flag::SYN, 5_000, 0, &[]);
     let ack = answers[0].0.sequence.wrapping_add(1);
-    peer.say(flag::ACK, 5_001, ack, b"request");
+    peer.deliver_segment(flag::ACK, 5_001, ack, b"request");
     let mut device = super::network::Packets::default();
     peer.table.close_listeners(peer.now_us, &mut device);
-    let said = super::peer::said(&device.list);
-    assert!(said.len() == 1 && said[0].0.has(flag::RST));
-    assert!(peer.say(flag::SYN, 9_000, 0, &[])[0].0.has(flag::RST));
+    let segments = super::peer::parse_segments(&device.list);
+    assert!(segments.len() == 1 && segments[0].0.has(flag::RST));
+    assert!(
+        peer.deliver_segment(flag::SYN, 9_000, 0, &[])[0]
+            .0
+            .has(flag::RST)
+    );
     assert_eq!(peer.table.account.total, 0);
 }
 
@@ -239,11 +246,14 @@ fn full_table_forgets_what_it_remembers_first() {
         ..Peer::config()
     });
     for port in 1..10 {
-        let from = End { port, ..peer.own };
+        let from = End {
+            port,
+            ..peer.peer_end
+        };
         let change = |head: &mut crate::Head| head.from = from;
-        let answers = peer.say_with(flag::SYN, 100, 0, &[], 0, change);
+        let answers = peer.deliver_segment_with(flag::SYN, 100, 0, &[], 0, change);
         let ack = answers[0].0.sequence.wrapping_add(1);
-        peer.say_with(flag::ACK, 101, ack, &[], 0, change);
+        peer.deliver_segment_with(flag::ACK, 101, ack, &[], 0, change);
         let conn = peer.table.accept(0, 0).expect("room");
         let mut device = super::network::Packets::default();
         peer.table.reset(conn, peer.now_us, &mut device);

@@ -92,7 +92,7 @@ pub fn run(seed: u64) -> Result<(), &'static str> {
         if side.account.total != 0 {
             return Err("bytes stay charged");
         }
-        if !side.is_empty() || side.busy() != 0 {
+        if !side.is_empty() || side.transfer_count() != 0 {
             return Err("a connection is never over");
         }
     }

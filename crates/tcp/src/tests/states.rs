@@ -111,37 +111,37 @@ fn letters(flags: u8) -> String {
 fn every_transition_of_the_table_happens() {
     for &(state, event, next_state, answer) in TABLE {
         let mut peer = Peer::reach(state);
-        let (next, ack, now_us) = (peer.next, peer.ack, peer.now_us);
+        let (next, ack, now_us) = (peer.next_sequence, peer.expected_sequence, peer.now_us);
         // Our FIN is acknowledged by what acknowledges all.
         let all = ack + u32::from(matches!(state, FinWait1 | Closing | LastAck));
         let answers = match event {
-            Ack => peer.say(flag::ACK, next, all, &[]),
-            OldAck => peer.say(flag::ACK, next, ack, &[]),
-            Fin => peer.say(flag::FIN | flag::ACK, next, all, &[]),
+            Ack => peer.deliver_segment(flag::ACK, next, all, &[]),
+            OldAck => peer.deliver_segment(flag::ACK, next, ack, &[]),
+            Fin => peer.deliver_segment(flag::FIN | flag::ACK, next, all, &[]),
             OldFin => {
                 let again = u32::from(state == TimeWait);
-                peer.say(flag::FIN | flag::ACK, next - again, ack, &[])
+                peer.deliver_segment(flag::FIN | flag::ACK, next - again, ack, &[])
             }
             SynAck => {
                 let again = u32::from(state == SynReceived);
-                peer.say(flag::SYN | flag::ACK, next - again, ack, &[])
+                peer.deliver_segment(flag::SYN | flag::ACK, next - again, ack, &[])
             }
-            Syn => peer.say(flag::SYN, next, 0, &[]),
-            Data => peer.say(flag::ACK, next, all, b"x"),
-            Reset => peer.say(flag::RST | flag::ACK, next, ack, &[]),
-            BlindReset if state == SynSent => peer.say(flag::RST, next, 0, &[]),
-            BlindReset => peer.say(flag::RST, next + 9, 0, &[]),
+            Syn => peer.deliver_segment(flag::SYN, next, 0, &[]),
+            Data => peer.deliver_segment(flag::ACK, next, all, b"x"),
+            Reset => peer.deliver_segment(flag::RST | flag::ACK, next, ack, &[]),
+            BlindReset if state == SynSent => peer.deliver_segment(flag::RST, next, 0, &[]),
+            BlindReset => peer.deliver_segment(flag::RST, next + 9, 0, &[]),
             ShutDown => {
                 peer.table.shut_down(peer.conn, now_us);
-                peer.wait(0)
+                peer.advance_ms(0)
             }
             Close => {
                 let mut device = super::network::Packets::default();
                 peer.table.close(peer.conn, now_us, &mut device);
                 assert!(device.list.is_empty());
-                peer.wait(0)
+                peer.advance_ms(0)
             }
-            Time => peer.wait(60_000),
+            Time => peer.advance_ms(60_000),
         };
         let flags: Vec<String> = answers
             .iter()
@@ -167,12 +167,12 @@ fn every_transition_of_the_table_happens() {
 fn half_closed_connections_still_carry_the_other_direction() {
     let mut peer = Peer::reach(CloseWait);
     assert_eq!(peer.table.read(peer.conn, &mut [0]), Received::End);
-    let answers = peer.send(b"hello");
+    let answers = peer.endpoint_send(b"hello");
     assert_eq!(answers[0].1, b"hello");
     let mut peer = Peer::reach(FinWait2);
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, b"hello");
-    assert_eq!(peer.read(), b"hello");
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    peer.deliver_segment(flag::ACK, next, ack, b"hello");
+    assert_eq!(peer.endpoint_read(), b"hello");
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn closed_window_is_probed_until_it_opens() {
         ..Peer::config()
     });
     peer.close_window();
-    let (next, ack) = (peer.next, peer.ack);
-    assert!(peer.send(&[7; 100]).is_empty());
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    assert!(peer.endpoint_send(&[7; 100]).is_empty());
     let mut probes = 0;
     for _ in 0..40 {
-        for (head, data) in peer.wait(10_000) {
+        for (head, data) in peer.advance_ms(10_000) {
             assert!(data.is_empty() && head.sequence == ack.wrapping_sub(1));
             probes += 1;
-            peer.say(flag::ACK, next, ack, &[]);
+            peer.deliver_segment(flag::ACK, next, ack, &[]);
         }
     }
     assert!(
@@ -219,7 +219,10 @@ fn closed_window_is_probed_until_it_opens() {
         "{probes} probes, with growing gaps"
     );
     peer.window = 60_000;
-    assert_eq!(peer.say(flag::ACK, next, ack, &[])[0].1, [7; 100]);
+    assert_eq!(
+        peer.deliver_segment(flag::ACK, next, ack, &[])[0].1,
+        [7; 100]
+    );
 }
 
 #[test]
@@ -230,8 +233,8 @@ fn peer_that_answers_no_probe_is_given_up() {
         ..Peer::config()
     });
     peer.close_window();
-    peer.send(&[7; 100]);
-    peer.wait(60_000);
+    peer.endpoint_send(&[7; 100]);
+    peer.advance_ms(60_000);
     assert_eq!(
         peer.table.read(peer.conn, &mut [0]),
         Received::Failed(Failure::TimedOut)
@@ -242,25 +245,30 @@ fn peer_that_answers_no_probe_is_given_up() {
 #[test]
 fn acknowledgement_waits_for_data_but_not_long() {
     let mut peer = Peer::connected(Config::default());
-    let (next, ack) = (peer.next, peer.ack);
-    assert!(peer.say(flag::ACK, next, ack, b"one").is_empty());
-    assert!(peer.wait(39).is_empty());
-    let answers = peer.wait(1);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
+    assert!(
+        peer.deliver_segment(flag::ACK, next, ack, b"one")
+            .is_empty()
+    );
+    assert!(peer.advance_ms(39).is_empty());
+    let answers = peer.advance_ms(1);
     assert_eq!(answers[0].0.acknowledged, next + 3);
     // Data takes it along.
-    peer.say(flag::ACK, next + 3, ack, b"two");
-    assert_eq!(peer.send(b"data")[0].0.acknowledged, next + 6);
+    peer.deliver_segment(flag::ACK, next + 3, ack, b"two");
+    assert_eq!(peer.endpoint_send(b"data")[0].0.acknowledged, next + 6);
     assert!(
-        peer.wait(100).iter().all(|(_, data)| !data.is_empty()),
+        peer.advance_ms(100)
+            .iter()
+            .all(|(_, data)| !data.is_empty()),
         "no acknowledgement alone"
     );
     // Two full segments are acknowledged at once.
     assert!(
-        peer.say(flag::ACK, next + 6, ack + 4, &[1; 1_460])
+        peer.deliver_segment(flag::ACK, next + 6, ack + 4, &[1; 1_460])
             .is_empty()
     );
     assert_eq!(
-        peer.say(flag::ACK, next + 1_466, ack + 4, &[1; 1_460])
+        peer.deliver_segment(flag::ACK, next + 1_466, ack + 4, &[1; 1_460])
             .len(),
         1
     );
@@ -277,21 +285,21 @@ fn silent_connections_are_probed_and_dead_ones_end() {
         keep_alive,
         ..Peer::config()
     });
-    let (next, ack) = (peer.next, peer.ack);
+    let (next, ack) = (peer.next_sequence, peer.expected_sequence);
     let mut first = None;
     for second in 0..400 {
-        for (head, _) in peer.wait(1_000) {
+        for (head, _) in peer.advance_ms(1_000) {
             assert_eq!(head.sequence, ack.wrapping_sub(1));
             first.get_or_insert(second);
             if second < 300 {
-                peer.say(flag::ACK, next, ack, &[]);
+                peer.deliver_segment(flag::ACK, next, ack, &[]);
             }
         }
     }
     assert!((99..112).contains(&first.expect("a probe")));
     assert_eq!(peer.state(), Established);
     for _ in 0..40 {
-        peer.wait(1_000);
+        peer.advance_ms(1_000);
     }
     assert_eq!(
         peer.table.read(peer.conn, &mut [0]),

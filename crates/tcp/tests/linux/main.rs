@@ -119,7 +119,7 @@ impl Kernel {
         assert!(received == theirs, "our side has received other bytes");
     }
 
-    /// So many connections at once, in both directions, each with a length of its own.
+    /// Opens this many connections at once, in both directions, each with a length of its own.
     fn crowd(self, orders: &Sender<Order>, connections: u64, lengths: &'static [usize]) {
         let many: Vec<_> = (0..connections)
             .map(|n| {
@@ -181,7 +181,7 @@ fn every_byte_arrives_on_a_link_that_drops_packets() {
 }
 
 #[test]
-fn a_hundred_connections_get_every_byte_from_a_link_that_disturbs_packets() {
+fn hundred_connections_get_every_byte_over_a_disturbed_link() {
     for is_v6 in [false, true] {
         let setup = Setup {
             is_v6,

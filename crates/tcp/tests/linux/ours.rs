@@ -94,7 +94,7 @@ pub struct Setup {
     pub is_v6: bool,
     /// Whether packets are lost, doubled, corrupted, late, or change places.
     pub is_disturbed: bool,
-    /// The kernel drops one in so many packets.
+    /// If this is n, the kernel drops one packet in n.
     pub drops_one_in: Option<u32>,
     /// The receive buffer of ours has `1 << receive_log2` bytes, if it has not the default size.
     pub receive_log2: Option<u8>,

@@ -47,10 +47,10 @@ impl core::error::Error for BodyError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Consumed bytes of the buffer: all of them, unless the body ended before.
-    pub read: usize,
-    /// Bytes of data at the beginning of the buffer, never more than `read`.
+    pub consumed: usize,
+    /// Bytes of data at the beginning of the buffer, never more than `consumed`.
     pub written: usize,
-    /// The body is complete. The bytes after `read` belong to the next request.
+    /// The body is complete. The bytes after `consumed` belong to the next request.
     pub done: bool,
 }
 
@@ -67,12 +67,12 @@ enum State {
     /// After whitespace behind the name.
     ExtensionNameEnd,
     /// After the equals sign.
-    ValueStart,
+    ExtensionValueStart,
     ExtensionValue,
-    Quoted,
+    ExtensionQuoted,
     /// After a backslash.
-    QuotedPair,
-    QuotedEnd,
+    ExtensionQuotedPair,
+    ExtensionQuotedEnd,
     SizeLf,
     Data,
     DataCr,
@@ -101,34 +101,34 @@ pub struct ChunkedDecoder {
 impl ChunkedDecoder {
     /// Decodes the next bytes of the stream, and moves the data to the front of `buf`.
     ///
-    /// The next call must begin with the bytes after [`Progress::read`], which are unchanged. `limit` is the maximum number of data bytes
+    /// The next call must begin with the bytes after [`Progress::consumed`], which are unchanged. `limit` is the maximum number of data bytes
     /// of the whole body. After an error the contents of `buf` are unspecified.
     ///
     /// # Errors
     /// [`BodyError::TooLarge`] after the size line that makes the sum of the chunk sizes exceed the limit. [`BodyError::Malformed`] at the
     /// first byte that the grammar does not allow.
     pub fn decode(&mut self, buf: &mut [u8], limit: usize) -> Result<Progress, BodyError> {
-        let mut read = 0;
+        let mut consumed = 0;
         let mut written = 0;
-        while read < buf.len() && self.state != State::Done {
+        while consumed < buf.len() && self.state != State::Done {
             if self.state == State::Data {
-                let available = buf.len() - read;
+                let available = buf.len() - consumed;
                 let count = usize::try_from(self.chunk_bytes_left)
                     .map_or(available, |bytes| bytes.min(available));
-                buf.copy_within(read..read + count, written);
-                read += count;
+                buf.copy_within(consumed..consumed + count, written);
+                consumed += count;
                 written += count;
                 self.chunk_bytes_left -= count as u64;
                 if self.chunk_bytes_left == 0 {
                     self.state = State::DataCr;
                 }
             } else {
-                self.state = self.next_state(buf[read], limit)?;
-                read += 1;
+                self.state = self.next_state(buf[consumed], limit)?;
+                consumed += 1;
             }
         }
         Ok(Progress {
-            read,
+            consumed,
             written,
             done: self.state == State::Done,
         })
@@ -143,7 +143,7 @@ impl ChunkedDecoder {
             }
             (State::Size, b'\r') if self.digit_count > 0 => Ok(State::SizeLf),
             (State::Size, _) => Err(BodyError::Malformed("bad chunk size")),
-            (State::ExtensionName | State::ExtensionValue | State::QuotedEnd, b'\r') => {
+            (State::ExtensionName | State::ExtensionValue | State::ExtensionQuotedEnd, b'\r') => {
                 Ok(State::SizeLf)
             }
             (
@@ -151,11 +151,11 @@ impl ChunkedDecoder {
                 | State::ExtensionStart
                 | State::ExtensionName
                 | State::ExtensionNameEnd
-                | State::ValueStart
+                | State::ExtensionValueStart
                 | State::ExtensionValue
-                | State::Quoted
-                | State::QuotedPair
-                | State::QuotedEnd,
+                | State::ExtensionQuoted
+                | State::ExtensionQuotedPair
+                | State::ExtensionQuotedEnd,
                 _,
             ) => self.take_extension_byte(b),
             (State::SizeLf, b'\n') => self.after_size_line(limit),
@@ -190,16 +190,20 @@ impl ChunkedDecoder {
         }
         let is_blank = matches!(b, b' ' | b'\t');
         Ok(match (self.state, b) {
-            (State::Quoted, b'"') => State::QuotedEnd,
-            (State::Quoted, b'\\') => State::QuotedPair,
-            (State::Quoted | State::QuotedPair, _) if is_field_byte(b) => State::Quoted,
+            (State::ExtensionQuoted, b'"') => State::ExtensionQuotedEnd,
+            (State::ExtensionQuoted, b'\\') => State::ExtensionQuotedPair,
+            (State::ExtensionQuoted | State::ExtensionQuotedPair, _) if is_field_byte(b) => {
+                State::ExtensionQuoted
+            }
             (State::ExtensionStart | State::ExtensionName, _) if is_tchar(b) => {
                 State::ExtensionName
             }
-            (State::ValueStart | State::ExtensionValue, _) if is_tchar(b) => State::ExtensionValue,
-            (State::ValueStart, b'"') => State::Quoted,
-            (State::ExtensionName | State::ExtensionNameEnd, b'=') => State::ValueStart,
-            (State::ExtensionStart | State::ValueStart, _) if is_blank => self.state,
+            (State::ExtensionValueStart | State::ExtensionValue, _) if is_tchar(b) => {
+                State::ExtensionValue
+            }
+            (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
+            (State::ExtensionName | State::ExtensionNameEnd, b'=') => State::ExtensionValueStart,
+            (State::ExtensionStart | State::ExtensionValueStart, _) if is_blank => self.state,
             (State::ExtensionName | State::ExtensionNameEnd, _) if is_blank => {
                 State::ExtensionNameEnd
             }
@@ -209,14 +213,16 @@ impl ChunkedDecoder {
                 | State::ExtensionName
                 | State::ExtensionNameEnd
                 | State::ExtensionValue
-                | State::QuotedEnd,
+                | State::ExtensionQuotedEnd,
                 b';',
             ) => State::ExtensionStart,
-            (State::Size | State::ExtensionGap | State::ExtensionValue | State::QuotedEnd, _)
-                if is_blank =>
-            {
-                State::ExtensionGap
-            }
+            (
+                State::Size
+                | State::ExtensionGap
+                | State::ExtensionValue
+                | State::ExtensionQuotedEnd,
+                _,
+            ) if is_blank => State::ExtensionGap,
             _ => return Err(BodyError::Malformed("bad chunk extension")),
         })
     }

@@ -95,7 +95,7 @@ impl ReasonCode {
     ///
     /// 0x8C is also allowed in DISCONNECT, although only the table of section 2.4 says so.
     pub const fn for_packet(value: u8, kind: PacketType) -> Option<Self> {
-        let listed = match kind {
+        let is_allowed = match kind {
             PacketType::ConnAck => matches!(
                 value,
                 0x00 | 0x80..=0x8A | 0x8C | 0x90 | 0x95 | 0x97 | 0x99..=0x9D | 0x9F
@@ -119,7 +119,7 @@ impl ReasonCode {
             PacketType::Auth => matches!(value, 0x00 | 0x18 | 0x19),
             _ => false,
         };
-        match listed {
+        match is_allowed {
             true => Some(Self(value)),
             false => None,
         }

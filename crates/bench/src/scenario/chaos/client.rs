@@ -9,7 +9,7 @@ use super::sequence_check::{Counts, SequenceCheck};
 use super::shared_state::{ClientPlan, SharedState, read_payload};
 use crate::client::position::Position;
 use crate::client::subscription::{Gap, NextAction, ServerEvent, Subscription};
-use crate::measure::add::add;
+use crate::measure::add_counters::add_counters;
 
 /// A client describes at most this many faults in words.
 const DESCRIPTIONS_MAX: usize = 20;
@@ -49,7 +49,7 @@ impl ClientTotals {
     /// Adds the counts of another client.
     pub fn merge(&mut self, other: &ClientTotals) {
         self.counts += other.counts;
-        add!(
+        add_counters!(
             self, other;
             answered_connections, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
             misdelivered, moved

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_told_gap_covers_what_had_begun_and_nothing_later() {
+    fn reported_gap_covers_only_messages_that_had_begun() {
         let covered = counts_after(2, 9, &[(1, 1), (0, 7), (8, 9), (9, 9)]);
         assert_eq!((covered.told_losses, covered.silent_losses), (6, 0));
         assert!(covered.is_clean(), "{covered:?}");

@@ -16,7 +16,7 @@ use crate::rig::Certificate;
 
 /// Timeout for data of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Threads of a storm. There are so many that some compute while others wait.
+/// Threads of a storm. There are more than cores, so that some compute while others wait.
 const THREADS: u32 = 8;
 
 /// The results of a series of handshakes.

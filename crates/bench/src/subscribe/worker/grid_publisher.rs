@@ -179,7 +179,7 @@ impl GridPublishers {
             }
             counts.requests += 1;
             counts.late_ns_max = counts.late_ns_max.max(now_ns - self.schedule.next_ns());
-            self.shared.grid_requests.fetch_add(1, Relaxed);
+            self.shared.publishes_in_flight.fetch_add(1, Relaxed);
             self.schedule.turn_count += 1;
             self.start_request(row, epoll, counts);
         }
@@ -218,7 +218,7 @@ impl GridPublishers {
             // If the connect has failed, there is no request to give up.
             if self.requests[slot].is_none() {
                 counts.unanswered += self.message_count(row);
-                self.shared.grid_requests.fetch_sub(1, Relaxed);
+                self.shared.publishes_in_flight.fetch_sub(1, Relaxed);
                 counts.record_failure(format!("connect to {}: {error}", options.remote));
             } else {
                 self.give_up(slot, &format!("POST: {error}"), counts);
@@ -334,7 +334,7 @@ impl GridPublishers {
     fn finish(&mut self, slot: usize) {
         let request = self.requests[slot].take().expect("it ends once");
         self.request_counts[request.row as usize] += 1;
-        self.shared.grid_requests.fetch_sub(1, Relaxed);
+        self.shared.publishes_in_flight.fetch_sub(1, Relaxed);
         sys::close(request.fd);
     }
 }

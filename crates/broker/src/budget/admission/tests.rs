@@ -131,7 +131,7 @@ fn few_are_refused_for_others() {
 }
 
 #[test]
-fn a_rate_is_a_burst_and_then_so_many_a_second() {
+fn rate_allows_a_burst_and_then_its_number_a_second() {
     let admission = admission(|limits| {
         limits.publishes_per_address_per_s = 10;
         limits.publishes_per_address_burst = 30;

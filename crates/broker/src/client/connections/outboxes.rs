@@ -30,7 +30,7 @@ impl<P: ProtocolTypes> Connections<P> {
         parts: &[OutputPart<'_>],
         io: &mut I,
     ) -> usize {
-        if socket.is_stream() {
+        if socket.is_http2_stream() {
             return self.write_stream(socket, parts, io);
         }
         io.send(socket, parts)

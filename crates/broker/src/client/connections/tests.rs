@@ -96,7 +96,7 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
 }
 
 #[test]
-fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_none() {
+fn time_of_connecting_is_known_with_and_without_a_side_row() {
     // Times with and without the highest bit. The highest bit is set from 2038 on.
     for unix_s in [0, 1_790_000_000, (1 << 31) - 1, 1 << 31, u32::MAX - 86_400] {
         let at = |age_s| Now {
@@ -118,7 +118,7 @@ fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_
 }
 
 #[test]
-fn a_name_outlives_its_connection_and_is_not_the_next_ones() {
+fn name_of_a_connection_survives_it_and_is_not_given_to_the_next() {
     let mut conns = two();
     let id = conns.id_of(0);
     assert!(conns.is_current(id));

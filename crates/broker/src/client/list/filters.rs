@@ -29,11 +29,11 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let deliveries = &feed.deliveries;
-    let Some(part) = index_of_group(&clients.conns, slot, serial) else {
+    let Some(sub_index) = index_of_group(&clients.conns, slot, serial) else {
         return;
     };
-    let subscription = (slot, part);
-    let only_retained = group_serial(&clients.conns, slot, part) != Some(serial);
+    let subscription = (slot, sub_index);
+    let only_retained = group_serial(&clients.conns, slot, sub_index) != Some(serial);
     if page.attached != AttachOutcome::Yes {
         return match only_retained {
             true => clients.leave_group(subs, slot, serial),
@@ -95,7 +95,7 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
         C::note_live(clients, subscription, page.partition, offset);
     }
     if is_answered(&clients.conns, slot, serial) {
-        C::tell_granted(clients, slot, part, io);
+        C::tell_granted(clients, slot, sub_index, io);
     }
     resume_if_behind(clients, queues, slot, serial);
 }
@@ -138,15 +138,15 @@ pub(crate) fn resend_retained<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     filter: &[u8],
 ) {
-    let own_serial = group_serial(&clients.conns, slot, part);
-    end_filter_groups(clients, subs, slot, part, own_serial);
+    let own_serial = group_serial(&clients.conns, slot, sub_index);
+    end_filter_groups(clients, subs, slot, sub_index, own_serial);
     let partitions = clients.ctx.world.partitions;
     let since = alloc::vec![Since::Default; usize::from(partitions)];
     // If there is no room for that, the subscription continues without them.
-    if join_filters(clients, subs, slot, &[(filter, part)], &since, false).is_ok() {
+    if join_filters(clients, subs, slot, &[(filter, sub_index)], &since, false).is_ok() {
         count_asked_pages(&mut clients.conns, slot, partitions.into());
     }
 }

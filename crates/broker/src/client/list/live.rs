@@ -22,12 +22,12 @@ use crate::store::slab::NONE;
 /// instead.
 pub(crate) fn deliver_live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
-    (slot, part): SlotAndIndex,
+    (slot, sub_index): SlotAndIndex,
     frames: &Frames,
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
-    let topic = topic_of(&clients.conns, slot, part);
+    let topic = topic_of(&clients.conns, slot, sub_index);
     if topic == NONE {
         return clients.end_as_broken(slot);
     }
@@ -38,18 +38,21 @@ pub(crate) fn deliver_live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes,
     }
     let (records, deliveries) = (feed.run.records(), &feed.deliveries);
     clients.meter.work.steps.add(records.len());
-    let subscription = (slot, part);
+    let subscription = (slot, sub_index);
     let first_unsent =
         send_in_order::<C, P, I>(clients, subs, deliveries, subscription, records, frames, io);
     let seen = first_unsent.map(|left| left.previous);
     let seen = seen.or(records.last().map(|last| last.offset));
-    if let (Some(sub), Some(seen)) = (subscription_at_mut(&mut clients.conns, slot, part), seen) {
+    if let (Some(sub), Some(seen)) = (
+        subscription_at_mut(&mut clients.conns, slot, sub_index),
+        seen,
+    ) {
         sub.offset = seen;
     }
     if let Some(left) = first_unsent {
         let partition = clients.ctx.partition_of(subs.topics.name(topic));
         C::note_falling_behind(clients, &subs.topics, slot, partition, left.offset);
-        clients.fall_back(slot, part, left.previous);
+        clients.fall_back(slot, sub_index, left.previous);
     }
 }
 
@@ -70,8 +73,8 @@ pub(crate) fn deliver_live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, 
         let Some(message) = message else {
             return clients.end_as_broken(slot);
         };
-        let of = (due, message, frames);
-        deliver_live_match::<C, P>(clients, subs, deliveries, slot, of, &mut out);
+        let offered = (due, message, frames);
+        deliver_live_match::<C, P>(clients, subs, deliveries, slot, offered, &mut out);
     }
     if !out.bytes.is_empty() {
         clients.send_messages(slot, &out.bytes, &out.ends, io);
@@ -86,8 +89,8 @@ fn deliver_live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     (due, message, frames): (&[Addressee], &FilterMessage, &Frames),
     out: &mut Packets,
 ) {
-    let (mut parts, exact) = live_subscriptions(&clients.conns, slot, due, message);
-    if parts.is_empty() {
+    let (mut sub_indexes, exact) = live_subscriptions(&clients.conns, slot, due, message);
+    if sub_indexes.is_empty() {
         return;
     }
     let record = &message.record;
@@ -97,20 +100,28 @@ fn deliver_live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
         frames,
         retained: false,
     };
-    C::append_message_to_several(clients, subs, deliveries, slot, &mut parts, &offered, out);
-    if let Some(part) = exact {
+    C::append_message_to_several(
+        clients,
+        subs,
+        deliveries,
+        slot,
+        &mut sub_indexes,
+        &offered,
+        out,
+    );
+    if let Some(sub_index) = exact {
         let epoch = clients.ctx.world.epoch;
-        if let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) {
+        if let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) {
             (sub.offset, sub.epoch) = (record.offset, epoch);
         }
     }
-    if parts.is_empty() {
+    if sub_indexes.is_empty() {
         return;
     }
     let (partition, offset) = (message.partition, record.offset);
     C::note_falling_behind(clients, &subs.topics, slot, partition, offset);
-    for part in parts {
-        fall_back_before(clients, &subs.matching, slot, part, message);
+    for sub_index in sub_indexes {
+        fall_back_before(clients, &subs.matching, slot, sub_index, message);
     }
 }
 
@@ -126,9 +137,9 @@ fn live_subscriptions<P: ProtocolTypes>(
     };
     let live = due
         .iter()
-        .filter(|due| subscriptions.is_live(due.part, message.partition));
-    let mut parts: Vec<u32> = live
-        .filter_map(|due| subscriptions.part(due.part).map(|part| part.id))
+        .filter(|due| subscriptions.is_live(due.filter_index, message.partition));
+    let mut sub_indexes: Vec<u32> = live
+        .filter_map(|due| subscriptions.part(due.filter_index).map(|part| part.id))
         .collect();
     // Most messages have no exact subscriber here, and a list may be long. An exact subscription that leaves its messages to a
     // filter gets this one here even if the filter fell behind with an earlier message of the run.
@@ -141,9 +152,9 @@ fn live_subscriptions<P: ProtocolTypes>(
             .iter()
             .position(is_exact_subscription),
     };
-    let exact = exact.map(|part| part as u32);
-    parts.extend(exact);
-    (parts, exact)
+    let exact = exact.map(|index| index as u32);
+    sub_indexes.extend(exact);
+    (sub_indexes, exact)
 }
 
 /// Makes a live subscription that has no room for this message read from the log from now on.
@@ -151,15 +162,15 @@ fn fall_back_before<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     message: &FilterMessage,
 ) {
     let record = &message.record;
-    match group_serial(&clients.conns, slot, part) {
+    match group_serial(&clients.conns, slot, sub_index) {
         Some(serial) => {
             let seen = (message.partition, record.offset - 1);
             clients.fall_back_in_partition(matching, slot, serial, seen);
         }
-        None => clients.fall_back(slot, part, record.previous),
+        None => clients.fall_back(slot, sub_index, record.previous),
     }
 }

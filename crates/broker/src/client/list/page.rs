@@ -31,14 +31,14 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     if page.attached != AttachOutcome::Yes {
         return handle_refused_attach::<C, P, I>(clients, subs, queues, subscription, page, io);
     }
-    let (slot, part) = subscription;
+    let (slot, sub_index) = subscription;
     // If the client's only subscription is in its row, the row has a flag for a subscription that has fallen behind.
     clients.move_to_list(slot);
-    let topic = topic_of(&clients.conns, slot, part);
+    let topic = topic_of(&clients.conns, slot, sub_index);
     if topic == NONE {
         return clients.end_as_broken(slot);
     }
-    C::tell_granted(clients, slot, part, io);
+    C::tell_granted(clients, slot, sub_index, io);
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
     let is_beside = page.values == LatestValues::InThisPage;
@@ -64,7 +64,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
         let from = records.first().map_or(page.head, |record| record.previous);
         let from = Position::new(page.epoch, from);
         C::gap(clients, subs, subscription, (partition, from), io);
-        if topic_of(&clients.conns, slot, part) == NONE {
+        if topic_of(&clients.conns, slot, sub_index) == NONE {
             return;
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     if let Some(left) = first_unsent {
         (head, at_head) = (left.previous, false);
     }
-    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
         return clients.end_as_broken(slot);
     };
     (sub.offset, sub.epoch) = (head, page.epoch);
@@ -88,7 +88,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
         C::note_live(clients, subscription, partition, head);
         move_to_row(&mut clients.conns, slot);
     } else {
-        let seen = BehindSubscription::new(part, head, page.epoch);
+        let seen = BehindSubscription::new(sub_index, head, page.epoch);
         clients.conns.ensure_side_row(slot).behind.push(seen);
         if !planted::is(Fault::LostWake) {
             queues.resume_later(clients, clients.conns.id_of(slot));
@@ -105,7 +105,7 @@ fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     page: &Page,
     io: &mut I,
 ) {
-    let (slot, part) = subscription;
+    let (slot, sub_index) = subscription;
     clients.move_to_list(slot);
     if C::take_retained_deletion(clients, queues, subscription, page) {
         // Only the request for latest values ends. The subscription itself continues, and will learn of the deletion.
@@ -121,16 +121,17 @@ fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
             io,
         );
     }
-    let topic = topic_of(&clients.conns, slot, part);
-    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part).filter(|_| topic != NONE)
+    let topic = topic_of(&clients.conns, slot, sub_index);
+    let Some(sub) =
+        subscription_at_mut(&mut clients.conns, slot, sub_index).filter(|_| topic != NONE)
     else {
         return clients.end_as_broken(slot);
     };
     // The kept messages were deleted. It continues after the deletion.
     (sub.offset, sub.epoch) = (page.head, page.epoch);
     let behind = &mut clients.conns.ensure_side_row(slot).behind;
-    behind.retain(|behind| behind.part != part);
-    behind.push(BehindSubscription::new(part, page.head, page.epoch));
+    behind.retain(|behind| behind.sub_index != sub_index);
+    behind.push(BehindSubscription::new(sub_index, page.head, page.epoch));
     let partition = clients.ctx.partition_of(subs.topics.name(topic));
     C::ended(clients, subs, subscription, (partition, page.head), io);
     queues.resume_later(clients, clients.conns.id_of(slot));
@@ -183,10 +184,10 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     let may_read = !has_outbox && has_room::<C, P>(&clients.conns, slot);
     let behind = core::mem::take(&mut clients.conns.ensure_side_row(slot).behind);
     for seen in behind {
-        let is_counted = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
+        let is_counted = *flags_of(&mut clients.conns, slot, seen.sub_index) & COUNTED != 0;
         let messages_max = match is_counted {
             false => u32::MAX,
-            true if may_read => C::page_messages_max(&clients.conns, slot, seen.part),
+            true if may_read => C::page_messages_max(&clients.conns, slot, seen.sub_index),
             true => 0,
         };
         if messages_max == 0 {
@@ -194,7 +195,7 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
             continue;
         }
         count_asked_pages(&mut clients.conns, slot, 1);
-        let name = index_with_serial(&clients.conns, slot, seen.part);
+        let name = index_with_serial(&clients.conns, slot, seen.sub_index);
         request_next_page(clients, subs, slot, &seen, name, messages_max, false);
     }
 }
@@ -206,5 +207,5 @@ fn has_room<C: SubscriptionHandler<P>, P: ProtocolTypes>(
 ) -> bool {
     let mut behind = conns.side_row(slot).behind.iter();
     C::can_take_more(conns, slot)
-        || behind.any(|behind| C::page_messages_max(conns, slot, behind.part) == u32::MAX)
+        || behind.any(|behind| C::page_messages_max(conns, slot, behind.sub_index) == u32::MAX)
 }

@@ -196,7 +196,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn everybody_stands_where_they_were_told(steps in steps()) {
+    fn members_are_at_their_reported_places(steps in steps()) {
         let mut world = World::default();
         for step in &steps {
             world.step(step);
@@ -267,7 +267,7 @@ fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
 /// A topic may have hundreds of thousands of members. To tell a member its place costs a cache miss, so only moved members are
 /// told.
 #[test]
-fn only_members_that_take_the_place_of_another_are_told_theirs_after_a_walk() {
+fn only_members_that_moved_are_told_their_place_after_a_walk() {
     const MEMBERS: u32 = 1000;
     for (leave, expected) in [
         (&[3][..], &[(999, 3)][..]),

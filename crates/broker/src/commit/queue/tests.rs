@@ -81,7 +81,7 @@ fn due(commits: &mut CommitQueues<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
+fn batch_begins_after_unlogged_facts_that_wait() {
     let mut commits = commits();
     let first = |commits: &mut CommitQueues<u32>, sequence| {
         let mut first = None;
@@ -174,7 +174,7 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
 }
 
 #[test]
-fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
+fn late_write_is_reported_once_and_still_takes_effect() {
     let mut commits = commits();
     let late = |commits: &mut CommitQueues<u32>, s| {
         let mut all = Vec::new();

@@ -211,8 +211,8 @@ impl FilterSubscriptions {
     }
 
     /// Sets a part's index among the members of its filter.
-    pub fn set_member_index(&mut self, part: u32, member_index: u32) {
-        if let Some(part) = self.parts.get_mut(part as usize) {
+    pub fn set_member_index(&mut self, index: u32, member_index: u32) {
+        if let Some(part) = self.parts.get_mut(index as usize) {
             part.member_index = member_index;
         }
     }
@@ -327,8 +327,8 @@ impl FilterSubscriptions {
 
     /// Whether a part takes live messages of this partition.
     #[inline]
-    pub fn is_live(&self, part: u32, partition: PartitionId) -> bool {
-        self.part(part).is_some_and(|part| {
+    pub fn is_live(&self, index: u32, partition: PartitionId) -> bool {
+        self.part(index).is_some_and(|part| {
             self.groups_behind == 0
                 || self
                     .group(part.group)

@@ -140,7 +140,7 @@ proptest! {
         for (filter, slot, joins) in changes {
             let text = name(filter);
             if joins && !members.contains_key(&(filter, slot)) {
-                let member = Member { slot, part: filter };
+                let member = Member { slot, filter_index: filter };
                 let at = matching.join(text.as_bytes(), member, Client::NOBODY, 1000).unwrap();
                 prop_assert_eq!(matching.name(at.0), text.as_bytes());
                 members.insert((filter, slot), at);
@@ -149,7 +149,7 @@ proptest! {
                 let Removal { moved_member, closed_filter } = matching.leave(row, place);
                 prop_assert_eq!(closed_filter, is_last.then(|| text.clone().into_bytes()));
                 if let Some(moved) = moved_member {
-                    let at = members.get_mut(&(moved.part, moved.slot)).unwrap();
+                    let at = members.get_mut(&(moved.filter_index, moved.slot)).unwrap();
                     prop_assert_eq!(at.0, row);
                     at.1 = place;
                 }
@@ -158,7 +158,7 @@ proptest! {
                 let mut found = Vec::new();
                 let topic = format!("t/{filter}/x");
                 matching.for_each_match(topic.as_bytes(), |set| {
-                    found.extend(matching.members(set).iter().map(|member| (member.part, member.slot)));
+                    found.extend(matching.members(set).iter().map(|member| (member.filter_index, member.slot)));
                 });
                 found.sort_unstable();
                 let expected: Vec<_> = members.keys().copied().filter(|it| it.0 == filter).collect();

@@ -78,7 +78,7 @@ impl Fixture {
         self.change(&fact)
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut HomeContext<'_>) -> T) -> T {
+    fn with_context<T>(&mut self, act: impl FnOnce(&mut Home, &mut HomeContext<'_>) -> T) -> T {
         let mut context = HomeContext {
             settings: &self.settings,
             rules: &self.rules,
@@ -90,7 +90,7 @@ impl Fixture {
     }
 
     fn change(&mut self, fact: &Fact<'_>) -> TopicInfo {
-        match self.with(|home, context| home.admit_and_apply(fact, context)) {
+        match self.with_context(|home, context| home.admit_and_apply(fact, context)) {
             Outcome::Done(info) => info,
             other => panic!("{fact:?}: {other:?}"),
         }
@@ -107,11 +107,11 @@ impl Fixture {
     }
 }
 
-/// The `n`th topic of a partition.
-fn name(partition: PartitionId, n: usize) -> String {
-    let mut names = (0..).map(|n| alloc::format!("t/{n}"));
+/// The `index`th topic of a partition.
+fn topic_name(partition: PartitionId, index: usize) -> String {
+    let mut names = (0..).map(|index| alloc::format!("t/{index}"));
     let is_in = |name: &String| PLACEMENT.partition_of(name.as_bytes()) == partition;
-    names.by_ref().filter(is_in).nth(n).expect("endless")
+    names.by_ref().filter(is_in).nth(index).expect("endless")
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn each_partition_counts_its_own_offsets() {
     let mut fixture = Fixture::new(10);
     for round in 0..3 {
         for partition in 0..PARTITIONS {
-            let first = fixture.publish(&name(partition, 0), b"x", false);
-            let second = fixture.publish(&name(partition, 1), b"x", false);
+            let first = fixture.publish(&topic_name(partition, 0), b"x", false);
+            let second = fixture.publish(&topic_name(partition, 1), b"x", false);
             let expected = (2 * round + 1, 2 * round + 2);
             assert_eq!((first.offset, second.offset), expected);
         }
@@ -130,14 +130,14 @@ fn each_partition_counts_its_own_offsets() {
 #[test]
 fn recreated_topic_continues_after_its_earlier_offsets() {
     let mut fixture = Fixture::new(0);
-    let (one, other) = (name(0, 0), name(1, 0));
+    let (first, second) = (topic_name(0, 0), topic_name(1, 0));
     for _ in 0..5 {
-        fixture.publish(&one, b"x", false);
+        fixture.publish(&first, b"x", false);
     }
-    fixture.publish(&other, b"x", false);
+    fixture.publish(&second, b"x", false);
     while fixture.home.evict_idle_topic(Client::NOBODY, u32::MAX) {}
-    let made = [&one, &other].map(|name| fixture.create(name).offset);
-    assert_eq!(made, [5, 1]);
+    let offsets = [&first, &second].map(|name| fixture.create(name).offset);
+    assert_eq!(offsets, [5, 1]);
 }
 
 #[test]
@@ -145,23 +145,23 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
     let mut fixture = Fixture::new(1_000);
     let data = [b'x'; 500];
     for _ in 0..80 {
-        fixture.publish(&name(0, 0), &data, false);
+        fixture.publish(&topic_name(0, 0), &data, false);
     }
     for partition in 1..PARTITIONS {
         for _ in 0..10 {
-            fixture.publish(&name(partition, 0), &data, false);
+            fixture.publish(&topic_name(partition, 0), &data, false);
         }
     }
-    assert_eq!(fixture.messages(&name(0, 0)), 80);
+    assert_eq!(fixture.messages(&topic_name(0, 0)), 80);
     for _ in 0..30 {
-        fixture.publish(&name(1, 0), &data, false);
+        fixture.publish(&topic_name(1, 0), &data, false);
         assert!(fixture.home.logs.log_bytes() <= BUDGET_BYTES);
     }
-    let left: Vec<u32> = (0..PARTITIONS)
-        .map(|partition| fixture.messages(&name(partition, 0)))
+    let message_counts: Vec<u32> = (0..PARTITIONS)
+        .map(|partition| fixture.messages(&topic_name(partition, 0)))
         .collect();
-    assert_eq!(left[1..], [40, 10, 10]);
-    assert!((45..60).contains(&left[0]), "{left:?}");
+    assert_eq!(message_counts[1..], [40, 10, 10]);
+    assert!((45..60).contains(&message_counts[0]), "{message_counts:?}");
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn retained_messages_go_last_in_whatever_partition_they_are() {
     let data = [b'x'; 500];
     // The topic's log keeps one message, the empty one. The message before it is kept only as the retained message.
     for n in 0..60 {
-        fixture.publish(&name(0, n), &data, true);
-        fixture.publish(&name(0, n), b"", false);
+        fixture.publish(&topic_name(0, n), &data, true);
+        fixture.publish(&topic_name(0, n), b"", false);
     }
     assert_eq!(fixture.home.logs.retained_chains.len(), 60);
     for n in 0..60 {
-        fixture.publish(&name(1, n), &data, false);
+        fixture.publish(&topic_name(1, n), &data, false);
         assert!(fixture.home.logs.log_bytes() <= BUDGET_BYTES);
     }
     assert_eq!(fixture.home.logs.retained_chains.len(), 60);
@@ -205,31 +205,31 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     // While no member has credit, publishes a message to each of some topics of each partition.
     for partition in (0..PARTITIONS).rev() {
         for n in 0..(PARTITIONS - partition).into() {
-            let name = name(partition, n);
+            let name = topic_name(partition, n);
             let offset = fixture.publish(&name, b"x", false).offset;
             published.insert((name.into_bytes(), offset));
         }
     }
-    let mut given = BTreeSet::new();
+    let mut delivered = BTreeSet::new();
     for credit in [5, 5, 50] {
         for _ in 0..credit {
             fixture.home.return_group_credit(0, 1, to, (0, 0));
         }
-        while fixture.with(Home::read_queued_page) {}
+        while fixture.with_context(Home::read_queued_page) {}
     }
     let (tells, frames) = fixture.lanes.take_own_tells().expect("messages");
     for tell in &tells {
         if let Tell::Shared { name, record, .. } = tell {
             let topic = frames.name(*name).to_vec();
-            assert!(given.insert((topic, record.offset)), "given twice");
+            assert!(delivered.insert((topic, record.offset)), "delivered twice");
         }
     }
-    assert_eq!(given, published);
+    assert_eq!(delivered, published);
     // The group has caught up: it gets the next message at once.
     drop(frames);
     fixture.lanes.recycle_tells(tells);
     fixture.lanes.flush(|_, _| {});
-    fixture.publish(&name(2, 0), b"x", false);
+    fixture.publish(&topic_name(2, 0), b"x", false);
     let (tells, _) = fixture.lanes.take_own_tells().expect("a message");
     assert!(matches!(tells[..], [Tell::Shared { .. }]));
 }

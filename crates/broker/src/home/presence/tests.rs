@@ -567,7 +567,7 @@ fn members_that_are_away_give_way_when_the_list_is_full() {
 }
 
 #[test]
-fn connection_that_is_not_listed_anyway_takes_nobodys_place() {
+fn unlisted_connection_takes_no_place_of_a_member() {
     let mut presence = begun();
     for slot in 0..3 {
         let user = alloc::format!("user{slot}");
@@ -621,7 +621,7 @@ fn topic_where_nobody_was_is_forgotten_with_its_last_watcher_and_others_in_time(
 }
 
 #[test]
-fn many_leaves_are_forgotten_in_bounded_steps_and_who_comes_meanwhile_gets_a_snapshot() {
+fn many_leaves_are_forgotten_in_bounded_steps() {
     const LEAVES: u32 = 1_000;
     let mut presence = begun();
     watch(&mut presence, 1, None);

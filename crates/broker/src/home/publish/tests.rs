@@ -110,7 +110,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
+fn client_at_its_log_limit_may_publish_messages_that_are_not_kept() {
     let mut fixture = Fixture::new(1000, |_| {});
     assert!(fixture.is_taken("plain", &LARGE, false));
     assert!(
@@ -197,7 +197,7 @@ fn sessions_that_may_have_no_messages_kept_need_none() {
 }
 
 #[test]
-fn a_message_under_way_has_as_much_reserved_as_it_will_keep() {
+fn message_in_flight_reserves_the_bytes_that_it_will_need() {
     let mut fixture = Fixture::new(3000, |_| {});
     let reserve = |fixture: &mut Fixture, name| {
         let message = fixture.message(name, &LARGE, false);

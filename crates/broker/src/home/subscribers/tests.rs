@@ -164,7 +164,7 @@ proptest! {
 
 /// Tests that a topic gets a set of carriers if one carrier has more subscribers than a row can count, which is 65,535.
 #[test]
-fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
+fn carrier_may_have_more_subscribers_than_its_row_can_count() {
     let mut fixture = Fixture::new();
     let place = (0, 2, 0, 1);
     let most = u32::from(u16::MAX) + 2;

@@ -117,9 +117,9 @@ impl Fixture {
                 Arrival::Lost {
                     topic, number: n, ..
                 },
-                Item::Lost(of, number),
+                Item::Lost(lost_topic, number),
             ) => {
-                assert_eq!((topic as usize, n), (of, number));
+                assert_eq!((topic as usize, n), (lost_topic, number));
             }
             (
                 Arrival::Kept {

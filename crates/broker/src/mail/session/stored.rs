@@ -510,7 +510,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn a_stored_session_is_read_as_it_was(session in session()) {
+        fn stored_session_round_trips(session in session()) {
             let encoded = session.encode();
             let read = StoredSession::decode(&encoded).expect("it was just encoded");
             prop_assert_eq!(read.check(1), Ok(()));

@@ -35,7 +35,7 @@ fn subject_of<'a>(
     let is_connected = clients.conns.get(slot).has_option(CONNECTED);
     match request {
         Request::Connect(connect) => {
-            // Who is known by a credential is not asked about. Without access control, tokens are not read.
+            // The backend is not asked about a client that its credential identifies. Without access control, tokens are not read.
             let is_known = is_closed
                 && (!connect.token.is_empty() || grants_of(&clients.conns, slot).is_some());
             let is_asked = calls.has(CallKind::Connect) && !is_connected && !is_known;
@@ -129,7 +129,7 @@ pub(super) fn take_grant<G>(
     subs: &Subscriptions,
     slot: u32,
     request: &Request<'_>,
-    of: impl FnOnce(BackendResult) -> Option<G>,
+    grant_of: impl FnOnce(BackendResult) -> Option<G>,
 ) -> Result<Option<G>, CommandRefusal> {
     if clients.ctx.world.settings.backend_calls.is_empty() {
         return Ok(None);
@@ -143,7 +143,7 @@ pub(super) fn take_grant<G>(
         }
         Some(BackendCheck::Answered(grant)) => {
             // A grant of another kind would be a fault of the server.
-            let grant = of(grant).ok_or(CommandRefusal::error(ErrorCode::INTERNAL))?;
+            let grant = grant_of(grant).ok_or(CommandRefusal::error(ErrorCode::INTERNAL))?;
             Ok(Some(grant))
         }
         Some(BackendCheck::Pending(_)) => Err(CommandRefusal::error(ErrorCode::INTERNAL)),

@@ -432,8 +432,8 @@ impl Front {
         let verdict = take_verdict(clients, slot);
         match &command.request {
             Request::Connect(connect) => {
-                let of = BackendResult::into_connect;
-                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                let grant_of = BackendResult::into_connect;
+                let granted = take_grant(clients, subs, slot, &command.request, grant_of)?;
                 handle_connect(clients, subs, slot, (id, connect), (verdict, granted))
             }
             Request::Pong => {
@@ -445,8 +445,8 @@ impl Front {
                 Ok(())
             }
             Request::Subscribe(request) => {
-                let of = BackendResult::into_subscribe;
-                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                let grant_of = BackendResult::into_subscribe;
+                let granted = take_grant(clients, subs, slot, &command.request, grant_of)?;
                 let grants = (verdict, granted);
                 handle_subscribe_command(clients, subs, census, slot, (id, request), grants)
             }
@@ -454,8 +454,8 @@ impl Front {
                 handle_unsubscribe_command(clients, subs, slot, id, channel)
             }
             Request::Publish(publish) => {
-                let of = BackendResult::into_publish;
-                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                let grant_of = BackendResult::into_publish;
+                let granted = take_grant(clients, subs, slot, &command.request, grant_of)?;
                 handle_publish_command(clients, subs, slot, (id, publish), granted, home)
             }
             Request::History(request) => handle_history(clients, subs, slot, id, request),

@@ -140,20 +140,32 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     /// All subscribers without deltas get the same push. For a client with several subscriptions, the subscription's offset is stored too.
-    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
-        let SubscriptionRef { slot, part, .. } = of;
-        if has_deltas(&front.clients.conns, slot, part) {
+    fn deliver_live<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let SubscriptionRef {
+            slot, sub_index, ..
+        } = subscription;
+        if has_deltas(&front.clients.conns, slot, sub_index) {
             if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
                 front.clients.move_to_list(slot);
             }
-            return deliver_live_messages::<CentrifugoCodec, _, I>(front, (slot, part), frames, io);
+            return deliver_live_messages::<CentrifugoCodec, _, I>(
+                front,
+                (slot, sub_index),
+                frames,
+                io,
+            );
         }
         if let Some(last) = front.feed.run.records().last()
-            && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, part)
+            && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, sub_index)
         {
             sub.offset = last.offset;
         }
         let encoding = pushes_of(front.clients.conns.get(slot));
-        front.push_encoded(of, encoding, frames, io);
+        front.push_encoded(subscription, encoding, frames, io);
     }
 }

@@ -225,24 +225,24 @@ mod tests {
         let mut latest = LatestMessages::default();
         let text =
             |n: u8| alloc::format!("{{\"a long text that stays the same\":{n}}}").into_bytes();
-        let of = (Format::Json, &b"a"[..]);
-        let (delta, is_new) = latest.delta(of, ((3, 0), &text(1)), 1_000);
+        let subscription = (Format::Json, &b"a"[..]);
+        let (delta, is_new) = latest.delta(subscription, ((3, 0), &text(1)), 1_000);
         assert!(delta.is_none() && is_new);
-        let (delta, is_new) = latest.delta(of, ((5, 3), &text(2)), 1_000);
+        let (delta, is_new) = latest.delta(subscription, ((5, 3), &text(2)), 1_000);
         assert!(delta.is_some() && is_new);
-        let (delta, is_new) = latest.delta(of, ((5, 3), &text(2)), 1_000);
+        let (delta, is_new) = latest.delta(subscription, ((5, 3), &text(2)), 1_000);
         assert!(delta.is_some() && !is_new, "for the next subscriber");
-        let (delta, _) = latest.delta(of, ((3, 0), &text(1)), 1_000);
+        let (delta, _) = latest.delta(subscription, ((3, 0), &text(1)), 1_000);
         assert!(
             delta.is_none(),
             "an older message, for a client that is behind"
         );
-        let (delta, is_new) = latest.delta(of, ((9, 3), &text(3)), 1_000);
+        let (delta, is_new) = latest.delta(subscription, ((9, 3), &text(3)), 1_000);
         assert!(
             delta.is_none() && is_new,
             "a client whose page lacks a superseded message"
         );
-        let (delta, is_new) = latest.delta(of, ((9, 5), &text(3)), 1_000);
+        let (delta, is_new) = latest.delta(subscription, ((9, 5), &text(3)), 1_000);
         assert!(delta.is_some() && !is_new);
     }
 
@@ -251,8 +251,8 @@ mod tests {
         let mut latest = LatestMessages::default();
         for n in 1..100_u64 {
             let name = alloc::format!("{n}");
-            let of = (Format::Protobuf, name.as_bytes());
-            latest.delta(of, ((n, 0), &[b'x'; 100]), 1_000);
+            let subscription = (Format::Protobuf, name.as_bytes());
+            latest.delta(subscription, ((n, 0), &[b'x'; 100]), 1_000);
             assert!(latest.latest_bytes <= 1_000);
         }
         let kept_bytes = latest.latest_bytes;

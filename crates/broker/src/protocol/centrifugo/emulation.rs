@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// The session with this id. Its connection may have ended.
-    fn named(world: &World, id: &str) -> Option<Session> {
+    fn from_id(world: &World, id: &str) -> Option<Session> {
         let (names, digest) = id.rsplit_once('-')?;
         let mut numbers = names
             .split('-')
@@ -129,7 +129,7 @@ pub(crate) fn hand_over_commands(
         clients.respond_reason(slot, Reason::EmulationNode);
         return Flow::Next;
     }
-    let Some(session) = Session::named(world, posted.session) else {
+    let Some(session) = Session::from_id(world, posted.session) else {
         // Centrifugo answers this too.
         clients.response_head(slot, 204).end();
         return Flow::Next;

@@ -66,7 +66,7 @@ fn receive(shard: &mut Shard, bytes: &[u8], now: Now, io: &mut RecordingIo) {
     shard.flush(now, io);
 }
 
-/// So many seconds after [`NOW`].
+/// The time this many seconds after [`NOW`].
 fn later(seconds: u32) -> Now {
     Now {
         s: NOW.s + seconds,
@@ -234,7 +234,7 @@ fn grant_of_a_backend_goes_on_only_if_the_backend_extends_it() {
     assert!(!has_sent(&io, "2501"), "the subscription goes on");
     // The answer to a ping.
     receive(&mut shard, &frame("{}"), later(25), &mut io);
-    // The connection has no answer but failures.
+    // Every answer to the question about the connection is a failure.
     let mut failures = 0;
     for second in 26..40 {
         tick(&mut shard, later(second), &mut io);
@@ -248,7 +248,7 @@ fn grant_of_a_backend_goes_on_only_if_the_backend_extends_it() {
     assert!(has_sent(&io, "expired"), "a failure grants nothing");
 }
 
-/// The client connects, and the backend lets it until this second, with these subscriptions.
+/// The client connects, and the backend grants the connection until this second, with these subscriptions.
 fn connect_until(shard: &mut Shard, until_unix_s: u32, subs: &[(&str, u32)], io: &mut RecordingIo) {
     receive(shard, &frame(CONNECT), NOW, io);
     let subs = subs.iter().map(|(channel, until_unix_s)| {
@@ -268,7 +268,7 @@ fn connect_until(shard: &mut Shard, until_unix_s: u32, subs: &[(&str, u32)], io:
     answer(shard, BackendResult::Connect(Box::new(granted)), NOW, io);
 }
 
-/// The client subscribes, and the backend lets it until this second.
+/// The client subscribes, and the backend grants the subscription until this second.
 fn subscribe_until(
     shard: &mut Shard,
     (channel, until_unix_s): (&str, u32),
@@ -318,7 +318,7 @@ fn subscriptions_with_one_end(
     }
 }
 
-/// The backend extends every subscription that it is asked about. Returns about how many it was asked.
+/// The backend extends every subscription that it is asked about. Returns the number of these subscriptions.
 fn extend_all(shard: &mut Shard, until_unix_s: u32, now: Now, io: &mut RecordingIo) -> usize {
     let conn = shard.front().clients.conns.id_of(0);
     let calls = core::mem::take(&mut io.calls);
@@ -556,7 +556,7 @@ fn look_at_all_subscriptions_after_a_refresh_is_counted_as_work() {
 }
 
 #[test]
-fn codes_for_reasons_let_libraries_come_back_unless_it_is_in_vain() {
+fn close_codes_let_libraries_reconnect_unless_that_is_useless() {
     let code = |reason| disconnect_of(reason).map(|it| it.code);
     assert_eq!(code(Reason::TooSlow), Some(3000));
     assert_eq!(code(Reason::InputsFull), Some(3013));

@@ -46,7 +46,7 @@ pub(crate) fn judge(
 ) -> Result<Task, Answered> {
     let is_draining = clients.ctx.is_draining;
     // The body of a stream's answer is not in chunks, but ends with the stream.
-    let is_stream = clients.conns.is_stream(slot);
+    let is_stream = clients.conns.is_http2_request(slot);
     let row = clients.conns.get_mut(slot);
     let keeps_alive = head.keep_alive() && !is_draining && !is_stream && !row.link.has(TURNED_AWAY);
     row.link.deadline_s = 0;

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_told_from_what_clients_and_caches_add() {
+    fn misspelt_parameters_are_distinguished_from_added_ones() {
         let known = parameters(Endpoint::Subscribe, Method::Get);
         for (slip, name) in [
             ("envelop", "envelope"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_in_the_words_of_other_servers_are_told_how_they_are_said() {
+    fn parameters_of_other_servers_get_the_name_here() {
         for (endpoint, key, how) in [
             (Endpoint::Subscribe, "from", "since="),
             (Endpoint::Subscribe, "Start_Seq", "since="),

@@ -71,7 +71,7 @@ pub(crate) fn request_presence<I: Io>(
         .protocol_state
         .pending_answer = Some(PendingAnswer::Presence(Box::new(request)));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
-    // Nobody came after the last number, so the counts come alone.
+    // No member has an id above the maximum, so the answer has only the counts.
     let after = if counts_only { u64::MAX } else { after };
     let to = clients.conns.reply_to(slot, 0);
     let (_, home) = clients.ctx.hash_and_home_of(name);
@@ -96,7 +96,7 @@ pub(crate) fn answer_presence<I: Io>(
         return clients.end_as_broken(slot);
     };
     let mut tag = Vec::with_capacity(48);
-    // In front: what follows a tag may be a proxy's suffix.
+    // This stands first in the tag, because a proxy may add a suffix.
     tag.extend_from_slice(if request.counts_only { b"stats." } else { b"" });
     if let Some(age_s) = age_s(&clients.ctx) {
         tag.extend_from_slice(b"old-");

@@ -469,7 +469,10 @@ fn dechunk(
     steps.add((bytes.len() - decoded) / CHUNKED_PER_STEP);
     let progress = decoder.decode(&mut bytes[decoded..], limit)?;
     if progress.done {
-        return Ok(Some((decoded + progress.written, decoded + progress.read)));
+        return Ok(Some((
+            decoded + progress.written,
+            decoded + progress.consumed,
+        )));
     }
     spill.chunked = Some((decoder, decoded + progress.written));
     Ok(None)

@@ -150,9 +150,9 @@ pub struct PendingResponse {
 
 /// A message or gap that a connection with several topics holds until all homes have answered.
 pub enum HeldItem {
-    /// A message of this part (index among the connection's topics).
+    /// A message for the subscription with this index.
     Message(u32, Record),
-    /// Messages of this part before this offset are lost.
+    /// Messages for the subscription with this index are lost, up to this offset (exclusive).
     Gap(u32, u64),
 }
 
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_in_part_takes_what_it_is_charged_for() {
+    fn partial_request_takes_the_memory_that_it_is_charged_for() {
         let mut spill = HttpSpill {
             request_bytes: 100_000,
             ..HttpSpill::default()

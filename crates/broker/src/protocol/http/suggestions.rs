@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_in_headers_are_told_what_was_meant() {
+    fn misspelt_header_gets_a_suggestion() {
         for (slip, words) in [
             ("Idempotency-Kye", "did you mean Idempotency-Key?"),
             ("idempotencykey", "did you mean Idempotency-Key?"),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_ours_are_told_what_was_meant() {
+    fn unknown_crore_header_gets_a_suggestion() {
         for (ours, words) in [
             ("Crore-Event", "write it as the header X-EventSource-Event"),
             ("Crore-Keys", "did you mean Crore-Key?"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_in_the_position_are_told_what_was_meant() {
+    fn misspelt_position_header_gets_a_suggestion() {
         for slip in [
             "Last-EventID",
             "LastEventId",
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_no_line_has_are_told_what_was_meant() {
+    fn unknown_batch_field_gets_a_suggestion() {
         for (field, words) in [
             ("evnet", "did you mean event?"),
             ("topics", "did you mean topic?"),
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn each_header_of_a_message_is_said_in_a_batch_too() {
+    fn each_message_header_has_a_form_in_a_batch() {
         for name in HEADERS.iter().chain(&FOREIGN) {
             let words = hint_for_batch(name).expect("it means nothing on a batch");
             assert!(words.contains(name), "{words}");

@@ -304,7 +304,7 @@ fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Opti
     if row.link.outbox == NONE && !row.link.has(TURNED_AWAY) {
         row.link.deadline_s = 0;
     }
-    // A system call for each request, so only for a log of clients.
+    // Reading the address costs a system call for each request, so it is read only for the log of clients.
     if clients.meter.journal.is_some()
         && let Some(peer) = clients.conns.address_of(slot, io)
     {

@@ -12,7 +12,7 @@ use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::store::slab::NONE;
 
-/// So many streams that wait are looked at for the price of a step.
+/// A look at this many waiting streams counts as one step.
 const STREAMS_PER_STEP: usize = 16;
 
 /// The links that go on in the next turn, because the budget of this one is spent.
@@ -259,7 +259,7 @@ mod tests {
             while self.shard.flush(self.now, &mut self.io) {}
         }
 
-        /// So many seconds pass, and all connections are looked at.
+        /// Lets this many seconds pass, and checks all connections.
         fn pass(&mut self, seconds: u32) {
             self.now.s += seconds;
             self.now.unix_s += seconds;
@@ -317,8 +317,8 @@ mod tests {
             let data = |it: &&Header| it.kind == Kind::Data as u8;
             let ends = sent.iter().filter(data).filter(|it| it.has(END_STREAM));
             let body = |stream| {
-                let of = sent.iter().filter(data).filter(|it| it.stream == stream);
-                of.map(|it| it.len as usize).sum()
+                let data_frames = sent.iter().filter(data).filter(|it| it.stream == stream);
+                data_frames.map(|it| it.len as usize).sum()
             };
             let mut ended: Vec<_> = ends.map(|it| (it.stream, body(it.stream))).collect();
             ended.sort_unstable();
@@ -416,8 +416,8 @@ mod tests {
     #[test]
     fn streams_wait_for_the_socket_and_each_gets_its_turn() {
         let mut world = Linked::new(&initial_window(0));
-        let all = get_large(5);
-        world.say(all);
+        let requests = get_large(5);
+        world.say(requests);
         // The socket takes nothing for some time.
         world.io.rooms.extend([usize::MAX, 1_000, 0]);
         world.say([window(0, 1 << 20), initial_window(1 << 20)].concat());
@@ -436,9 +436,9 @@ mod tests {
     #[test]
     fn streams_share_the_window_of_the_connection_in_turns() {
         let mut world = Linked::new(&initial_window(1 << 20));
-        let all = get_large(3);
+        let requests = get_large(3);
         // The first answer uses the connection's whole window.
-        world.say(all);
+        world.say(requests);
         world.io.sent.clear();
         let mut served = Vec::new();
         for _ in 0..6 {
@@ -487,9 +487,9 @@ mod tests {
             frame(Kind::Settings, ACK, 0, &[]),
         ];
         world.receive(other, hello.concat());
-        let all = get_large(4);
-        world.receive(link, all.clone());
-        world.receive(other, all);
+        let requests = get_large(4);
+        world.receive(link, requests.clone());
+        world.receive(other, requests);
         // A frame costs 64 steps.
         world.set_steps_per_turn(64);
         world.io.sent.clear();
@@ -512,8 +512,8 @@ mod tests {
     fn a_byte_of_window_is_charged_for_the_streams_that_wait_for_it() {
         let steps_of_update = |streams: u32| {
             let mut world = Linked::new(&initial_window(1 << 20));
-            let all = get_large(streams);
-            world.say(all);
+            let requests = get_large(streams);
+            world.say(requests);
             let before = world.shard.steps();
             world.say(window(0, 1));
             world.shard.steps() - before
@@ -525,8 +525,8 @@ mod tests {
     #[test]
     fn streams_that_wait_for_others_of_their_client_are_not_slow() {
         let mut world = Linked::new(&initial_window(1 << 20));
-        let all = get_large(3);
-        world.say(all);
+        let requests = get_large(3);
+        world.say(requests);
         world.io.sent.clear();
         // Each stream has its turn in 45 seconds, and `timeouts.body_s` is 20.
         for _ in 0..9 {

@@ -41,17 +41,17 @@ pub(crate) fn answer_poll_with_match<I: Io>(
 /// Handles a home's page for a request by filter. After the homes have answered for all partitions, the response begins.
 pub(crate) fn handle_request_match_page<I: Io>(
     front: &mut Front,
-    of: (u32, u32),
+    group: (u32, u32),
     page: (&FilterPage, &Frames),
     io: &mut I,
 ) {
-    let Some(filter_response) = handle_match_page(front, of, page, io) else {
+    let Some(filter_response) = handle_match_page(front, group, page, io) else {
         return;
     };
     let clients = &mut front.clients;
-    match is_stream(&clients.conns, of.0) {
-        true => begin_filter_stream(front, of.0, filter_response, io),
-        false => begin_filter_poll(front, of.0, filter_response, io),
+    match is_stream(&clients.conns, group.0) {
+        true => begin_filter_stream(front, group.0, filter_response, io),
+        false => begin_filter_poll(front, group.0, filter_response, io),
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn poll_page<I: Io>(
     SubscriptionRef {
         slot,
         topic,
-        part: sub_index,
+        sub_index,
     }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
@@ -66,8 +66,7 @@ pub(crate) fn poll_page<I: Io>(
             return refuse_waiting_request(front, slot, Reason::Deleted, io);
         }
     } else if let [record] = records {
-        let (of, message) = ((slot, topic), (record, frames));
-        return answer_poll(front, of, message, io);
+        return answer_poll(front, (slot, topic), (record, frames), io);
     }
     let row = clients.conns.get(slot);
     if row.has_option(HEAD_REQUEST) || row.consumer.state == State::Poll {
@@ -295,13 +294,13 @@ pub(crate) fn hold_first_message(
 ) {
     let pending_response = conns.pending_response_mut(slot).as_mut();
     let Some(pending_response) = pending_response.filter(|a| a.held.is_empty()) else {
-        record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
+        record_seen(conns, slot, unseen.sub_index, unseen.offset, unseen.epoch);
         return;
     };
     let record = pending_response.frames.copy(record, frames);
     pending_response
         .held
-        .push(HeldItem::Message(unseen.part, record));
+        .push(HeldItem::Message(unseen.sub_index, record));
 }
 
 /// Writes the head of an answer with a message of `bytes` bytes into `reply`. The options tell whether earlier messages are lost,

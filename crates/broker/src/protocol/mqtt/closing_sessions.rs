@@ -196,7 +196,7 @@ mod tests {
     use crate::mail::session::SessionId;
 
     #[test]
-    fn a_session_goes_home_with_its_last_answer() {
+    fn session_is_given_back_to_its_home_with_its_last_answer() {
         let conn = ConnId {
             slot: 3,
             generation: 1,

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_over_when_it_is_quiet_or_has_sent_for_long_and_released_nothing() {
+    fn client_beyond_the_receive_maximum_ends_when_quiet_or_releasing_nothing() {
         let mut past = PastMaximum::after_message(None, 10);
         for now_s in 11..=10 + BURST_S - QUIET_S {
             past = PastMaximum::after_message(Some(past), now_s);

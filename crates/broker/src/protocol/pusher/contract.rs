@@ -27,7 +27,7 @@ use crate::store::slab::NONE;
 /// Pusher's protocol, in the frames of a WebSocket.
 pub(crate) struct Pusher;
 
-/// The second up to which a client from which something has just come may be silent.
+/// The second until which a client that has just sent something may be silent.
 pub(super) fn silent_until_s(clients: &Clients) -> u32 {
     clients.ctx.now.s + clients.ctx.world.settings.pusher.activity_timeout_s
 }
@@ -120,14 +120,31 @@ impl Protocol<AllProtocols> for Pusher {
         handle_outcome(&mut front.clients, to.slot, outcome, io);
     }
 
-    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
-        handle_topic_page::<PusherCodec, _, I>(front, (of.slot, of.part), page, io);
-        watch_begun(&mut front.clients, &mut front.subs.lanes, of.slot);
+    fn handle_page<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        page: TopicPage<'_>,
+        io: &mut I,
+    ) {
+        handle_topic_page::<PusherCodec, _, I>(
+            front,
+            (subscription.slot, subscription.sub_index),
+            page,
+            io,
+        );
+        watch_begun(&mut front.clients, &mut front.subs.lanes, subscription.slot);
     }
 
     /// All subscribers get the same events, except a connection that published one of the run, and those that are told positions.
-    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
-        let SubscriptionRef { slot, part, .. } = of;
+    fn deliver_live<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let SubscriptionRef {
+            slot, sub_index, ..
+        } = subscription;
         let mut records = front.feed.run.records().iter();
         let is_shared = !tells_positions(&front.clients, slot)
             && !records.any(|record| is_excluded(&front.clients, slot, record, frames));
@@ -135,15 +152,20 @@ impl Protocol<AllProtocols> for Pusher {
             if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
                 front.clients.move_to_list(slot);
             }
-            return deliver_live_messages::<PusherCodec, _, I>(front, (slot, part), frames, io);
+            return deliver_live_messages::<PusherCodec, _, I>(
+                front,
+                (slot, sub_index),
+                frames,
+                io,
+            );
         }
         // A subscription in the row needs no side row for this.
         if front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST)
             && let Some(last) = front.feed.run.records().last()
-            && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, part)
+            && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, sub_index)
         {
             sub.offset = last.offset;
         }
-        front.push_encoded(of, Encoding::PusherFrame, frames, io);
+        front.push_encoded(subscription, Encoding::PusherFrame, frames, io);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
         subs,
         slot,
         &oldest_behind,
-        oldest_behind.part,
+        oldest_behind.sub_index,
         u32::MAX,
         deflate,
     );

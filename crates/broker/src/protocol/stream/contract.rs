@@ -150,20 +150,25 @@ impl Protocol<AllProtocols> for Stream {
         request_outcome(front, to, outcome, io);
     }
 
-    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
+    fn handle_page<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        page: TopicPage<'_>,
+        io: &mut I,
+    ) {
         match page.0.attached {
-            AttachOutcome::Yes => stream_page(front, of, page, io),
-            refused => handle_refused_attach(front, of.slot, refused, io),
+            AttachOutcome::Yes => stream_page(front, subscription, page, io),
+            refused => handle_refused_attach(front, subscription.slot, refused, io),
         }
     }
 
     fn handle_filter_page<I: Io>(
         front: &mut Front,
-        of: (u32, u32),
+        group: (u32, u32),
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        handle_match_page(front, of, page, io);
+        handle_match_page(front, group, page, io);
     }
 
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
@@ -172,12 +177,17 @@ impl Protocol<AllProtocols> for Stream {
         (!row.has_option(SUBSCRIPTION_LIST)).then(|| Encoding::of_request(row))
     }
 
-    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
+    fn deliver_live<I: Io>(
+        front: &mut Front,
+        subscription: SubscriptionRef,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         let SubscriptionRef {
             slot,
             topic,
-            part: sub_index,
-        } = of;
+            sub_index,
+        } = subscription;
         deliver_live_of_topic(front, slot, (topic, sub_index), frames, io);
     }
 

@@ -64,11 +64,11 @@ pub(crate) fn handle_match_page<I: Io>(
         }
         return None;
     }
-    let (of, page) = ((slot, serial), (page, frames));
+    let (group, page) = ((slot, serial), (page, frames));
     if clients.conns.filter_response_mut(slot).is_some() {
-        return collect_first_page(clients, queues, of, page);
+        return collect_first_page(clients, queues, group, page);
     }
-    send_further_page(front, of, page, io);
+    send_further_page(front, group, page, io);
     None
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn pick_live_matches(
     };
     let is_live = |addressee: &&Addressee| {
         let message = messages.get(addressee.message as usize);
-        message.is_some_and(|it| subscriptions.is_live(addressee.part, it.partition))
+        message.is_some_and(|it| subscriptions.is_live(addressee.filter_index, it.partition))
     };
     let mut picks: Vec<u32> = addressees
         .iter()
@@ -325,7 +325,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     }
 }
 
-/// Encodes one message for one connection, with the connection's position. `just`: the offsets that the message's run has reached.
+/// Encodes one message for one connection, with the connection's position. `reached`: the offsets that the message's run has reached.
 fn encode_matched(
     clients: &Clients,
     matching: &Matching,

@@ -27,7 +27,7 @@ pub(crate) fn stream_page<I: Io>(
     SubscriptionRef {
         slot,
         topic,
-        part: sub_index,
+        sub_index,
     }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
@@ -37,8 +37,8 @@ pub(crate) fn stream_page<I: Io>(
     if row.has_option(SUBSCRIPTION_LIST)
         && !matches!(row.consumer.state, State::Sse | State::WebSocket)
     {
-        let (of, page) = ((slot, sub_index), (page, frames));
-        return hold_first_page(front, of, page, io);
+        let (subscription, page) = ((slot, sub_index), (page, frames));
+        return hold_first_page(front, subscription, page, io);
     }
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let is_begun = matches!(row.consumer.state, State::Sse | State::WebSocket);

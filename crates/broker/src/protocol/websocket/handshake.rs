@@ -37,7 +37,7 @@ pub(crate) fn accept_upgrade(
         return Err(Reason::WebSocketVersion);
     }
     // On a stream of HTTP/2 there is no key (RFC 8441 section 5).
-    let key = match clients.conns.is_stream(slot) {
+    let key = match clients.conns.is_http2_request(slot) {
         true => None,
         false => {
             let key = single_header("sec-websocket-key").and_then(handshake::accept_key);

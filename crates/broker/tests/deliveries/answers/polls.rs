@@ -8,7 +8,7 @@ const SET: &str = "21b8172d1-AQcAAAAA";
 const FILTERS: &str = "31-DQcAAAA";
 
 #[test]
-fn a_long_poll_begins_where_it_says() {
+fn long_poll_begins_at_the_requested_position() {
     let got = |target: &str, fields: &str| {
         let text = answer(target, &format!("{GET}{fields}"));
         let (head, data) = text.split_once("\n\n").expect("a head");
@@ -54,7 +54,7 @@ fn a_long_poll_begins_where_it_says() {
 
 /// A client that is up to date waits, and finally gets an answer without a message, with its position.
 #[test]
-fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
+fn long_poll_without_a_message_ends_at_its_timeout_with_its_position() {
     let ok = format!("204 No Content\nETag: \"17-2\"\n{TIME}");
     let same = "304 Not Modified\nETag: \"17-2\"\n".to_owned();
     let nothing = "204 No Content\nETag: \"17-0\"\n".to_owned();
@@ -79,9 +79,9 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     ] {
         let mut server = server();
         let link = asks(&mut server, target, &format!("{GET}{field}"));
-        server.wait_s(5);
+        server.advance_and_tick_s(5);
         assert_eq!(take(&mut server, link), "", "{target} waits");
-        server.wait_s(1);
+        server.advance_and_tick_s(1);
         assert_eq!(
             take(&mut server, link),
             format!("HTTP/1.1 {answer}{CACHING}\n"),
@@ -98,18 +98,18 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     }
     let mut server = server();
     let link = asks(&mut server, "/sub/old/1", GET);
-    server.wait_s(6);
+    server.advance_and_tick_s(6);
     let timeout =
         format!("HTTP/1.1 408 Request Timeout\nETag: \"17-0\"\n{CACHING}Content-Length: 0\n\n");
     assert_eq!(take(&mut server, link), timeout);
     let link = asks(&mut server, "/sub/patient/1", GET);
-    server.wait_s(10_000);
+    server.advance_and_tick_s(10_000);
     assert_eq!(take(&mut server, link), "", "it waits for ever");
 }
 
 /// A message published between two polls is in the second, or its loss is reported.
 #[test]
-fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
+fn message_between_two_polls_is_delivered_or_reported_as_lost() {
     for (target, topic, kept) in [
         ("/sub/full?since=live", "full", true),
         ("/sub/empty", "empty", true),
@@ -120,7 +120,7 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     ] {
         let mut server = server();
         let link = asks(&mut server, target, GET);
-        server.wait_s(6);
+        server.advance_and_tick_s(6);
         let received = take(&mut server, link);
         assert!(
             received.starts_with("HTTP/1.1 204 "),
@@ -135,7 +135,7 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
             target,
             &format!("{GET}If-None-Match: {tag}\r\n"),
         );
-        server.wait_s(6);
+        server.advance_and_tick_s(6);
         let received = take(&mut server, next);
         let expected = match kept {
             true => received.ends_with("\n\nbetween") && !received.contains("Crore-Gap"),
@@ -148,19 +148,19 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
 /// A poll that ends asks the home (the part of a shard that keeps the topic) for its position. If a message arrives before the home's
 /// answer, the message is the poll's answer.
 #[test]
-fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
+fn message_that_arrives_while_a_poll_times_out_becomes_its_answer() {
     let mut server = server();
     let link = asks(&mut server, "/sub/full?since=live", GET);
-    server.wait_s(5);
+    server.advance_and_tick_s(5);
     server.publish([("full", "late".into())]);
-    server.wait_s(1);
+    server.advance_and_tick_s(1);
     let received = take(&mut server, link);
     assert!(received.ends_with("\n\nlate"), "{received}");
     assert_eq!(received.matches("HTTP/1.1").count(), 1, "{received}");
 }
 
 #[test]
-fn a_message_comes_with_what_its_publisher_said() {
+fn long_poll_answer_has_the_publishers_content_type_and_event() {
     let ask = |fields: &str, target: &str| {
         let mut server = server();
         let text = format!(
@@ -248,7 +248,7 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
 
 /// A client that disconnects before the topic's home has answered leaves no subscription there.
 #[test]
-fn poll_that_hangs_up_before_the_answer_does_not_wait() {
+fn poll_whose_client_has_left_leaves_no_subscription() {
     for target in [
         "/sub/empty",
         "/sub?topic=empty&topic=void",
@@ -278,7 +278,7 @@ fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
     let (busy, quiet) = (of(0), of(1));
     server.publish([(quiet, "old".into())]);
     server.settle();
-    server.wait_s(1);
+    server.advance_and_tick_s(1);
     let mut tag = String::new();
     for expected in ["old", "busy 0", "busy 1"] {
         for n in 0..2 {

@@ -4,7 +4,7 @@ use super::*;
 use crore_wire::sse::GAP_EVENT;
 
 #[test]
-fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
+fn bad_position_in_the_query_is_refused_with_a_hint() {
     let bad = "since= and last_event_id= take oldest, live, -N or a position that the server gave";
     for query in ["since=oops", "last_event_id=oops", "since=1a", "since=-x"] {
         for fields in [GET, EVENTS, UPGRADE] {
@@ -141,7 +141,7 @@ fn one_long_poll_at_a_time_by_rule() {
 }
 
 #[test]
-fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
+fn delete_of_a_topic_is_reported_to_subscribers_and_to_clients_that_resume() {
     let mut server = server();
     let reason = "the topic was deleted";
     let live = "/sub/full?since=live";
@@ -177,7 +177,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
 }
 
 #[test]
-fn a_server_full_of_topics_says_so() {
+fn subscription_to_a_new_topic_is_refused_when_the_topics_are_full() {
     let mut settings = Settings::default();
     settings.limits.topics_per_shard = 1;
     let mut server = TestServer::with(settings, TurnLimits::default(), 1);

@@ -17,7 +17,7 @@ fn polls_again(server: &mut TestServer, link: usize) -> String {
 }
 
 #[test]
-fn a_connection_whose_stream_was_refused_may_poll() {
+fn connection_with_a_refused_stream_may_poll() {
     let fields =
         format!("Content-Type: text/plain; charset=utf-8\nETag: \"17-2\"\n{TIME}{CACHING}");
     let two = message(&fields, "two");
@@ -131,7 +131,7 @@ fn outcomes_of_subscriptions_are_counted() {
 
 /// A stream that continues from the log counts neither as resumed nor as a gap.
 #[test]
-fn a_fallback_is_no_resume() {
+fn fallback_to_the_log_is_not_counted_as_a_resume() {
     let mut server = server_with(|limits| limits.outbox_bytes = 0);
     let link = asks(&mut server, "/sub/full?since=live", UPGRADE);
     let before = server.stats();
@@ -155,7 +155,7 @@ fn a_fallback_is_no_resume() {
 /// The first of two gaps must move only its own topic's position. Until the second gap is told, the position of the set keeps the client's
 /// own position for the other topic. So a client that is disconnected between the two gaps gets the second one after it reconnects.
 #[test]
-fn the_first_of_two_gaps_moves_its_own_topic_alone() {
+fn first_of_two_gaps_moves_only_the_position_of_its_own_topic() {
     let target = "/sub?topic=short/1&topic=skips/1";
     for knows in [true, false] {
         let mut server = server();
@@ -212,7 +212,7 @@ fn id_of(received: &str) -> String {
 
 /// A long-poll that is told that its position was lost gets the current position with that answer, and continues from there.
 #[test]
-fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
+fn long_poll_with_a_lost_position_gets_one_gap_and_the_current_position() {
     let gap = "Crore-Gap: messages before this position are lost\n";
     for target in [
         "/sub/empty",
@@ -226,7 +226,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
             &format!("{GET}Last-Event-ID: 16-9\r\n"),
         );
         assert_eq!(take(&mut server, link), "", "it waits");
-        server.wait_s(6);
+        server.advance_and_tick_s(6);
         let received = take(&mut server, link);
         assert!(received.starts_with("HTTP/1.1 204 "), "{received}");
         assert!(received.contains(gap), "{target}: {received}");
@@ -238,7 +238,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
             target,
             &format!("{GET}If-None-Match: \"{id}\"\r\n"),
         );
-        server.wait_s(6);
+        server.advance_and_tick_s(6);
         let received = take(&mut server, link);
         assert!(received.starts_with("HTTP/1.1 304 "), "{received}");
         assert!(!received.contains("Crore-Gap"), "{received}");
@@ -261,7 +261,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
 /// A single topic's position is not valid for a filter: when it was given, there was no reader by filter, so earlier losses of other
 /// topics are unknown.
 #[test]
-fn a_topic_s_position_is_none_of_a_filter_s() {
+fn position_of_a_topic_is_invalid_for_a_filter() {
     let mut server = server();
     for (target, gaps) in [
         ("/sub/short/1?since=17-0", 1),

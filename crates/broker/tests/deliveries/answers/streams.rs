@@ -4,7 +4,7 @@ use super::*;
 use crore_wire::sse::GAP_EVENT;
 
 #[test]
-fn a_stream_says_where_it_begins() {
+fn stream_reports_the_position_at_which_it_begins() {
     let begun = |target: &str| answer(target, EVENTS);
     let silent = "9\nid: 17-2\n\n";
     assert_eq!(begun("/sub/full"), format!("{STREAM}{silent}"));
@@ -28,7 +28,7 @@ fn a_stream_says_where_it_begins() {
 }
 
 #[test]
-fn an_upgrade_takes_what_it_offers() {
+fn upgrade_answer_has_the_subprotocol_and_extension_that_the_client_offered() {
     assert_eq!(answer("/sub/full", UPGRADE), format!("{SWITCHING}\n"));
     let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\n";
     assert_eq!(
@@ -53,7 +53,7 @@ fn an_upgrade_takes_what_it_offers() {
 
 /// Frames that follow the upgrade request, before its answer, are handled as frames.
 #[test]
-fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
+fn frames_sent_with_the_upgrade_request_are_read_after_the_upgrade() {
     let mut server = server();
     let mut bytes = format!("GET /pub/x HTTP/1.1\r\n{UPGRADE}\r\n");
     // A masked text frame whose mask is all zeros.
@@ -77,7 +77,7 @@ fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
 }
 
 #[test]
-fn a_gap_is_told_in_the_way_of_each_transport() {
+fn each_transport_reports_a_gap_in_its_own_form() {
     let target = "/sub/short/1?since=17-0";
     let gap = "Crore-Gap: messages before this one are lost\n";
     let fields = |offset| {
@@ -133,7 +133,7 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
 /// A stream may fall behind the log's oldest message. By its topic's rule it then gets a gap and continues, or is closed with the position
 /// to resume from. A stream of plain frames cannot report a gap, so it is always closed.
 #[test]
-fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
+fn slow_stream_that_lost_messages_is_closed_or_continues_as_its_rule_says() {
     for (topic, skips) in [("short/1", false), ("skips/1", true)] {
         let json = "&envelope=json";
         for (fields, more, is_socket) in [
@@ -198,7 +198,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
 
 /// The position of a set of topics begins with the positions that the client sent.
 #[test]
-fn a_set_resumes_each_of_its_topics() {
+fn resumed_stream_of_several_topics_continues_each_topic() {
     let mut server = server();
     let target = "/sub?topic=full&topic=x";
     let link = asks(&mut server, &format!("{target}&since=oldest"), META);

@@ -226,7 +226,7 @@ fn random_secrets_are_secrets_in_every_encoding() {
 }
 
 #[test]
-fn a_mark_before_a_text_is_no_part_of_the_secret_and_utf16_is_refused_by_name() {
+fn byte_order_mark_is_no_part_of_a_secret_and_utf16_is_refused() {
     let text = "0123456789abcdef0123456789abcdef";
     let marked = format!("\u{feff}{text}\r\n");
     assert_eq!(parse(marked.as_bytes()), Ok(text.as_bytes()));

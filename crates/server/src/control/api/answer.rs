@@ -26,7 +26,7 @@ pub struct ApiError {
     pub status: StatusCode,
     /// The reason in the broker's table, if it has one.
     pub reason: Option<Reason>,
-    pub why: String,
+    pub message: String,
 }
 
 /// An error's body.
@@ -37,36 +37,38 @@ pub struct ErrorBody {
 }
 
 impl ApiError {
-    pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         ApiError {
             status,
             reason: None,
-            why: why.into(),
+            message: message.into(),
         }
     }
 
     /// 400: the request is wrong.
-    pub fn bad(why: impl Into<String>) -> Self {
-        ApiError::new(StatusCode::BAD_REQUEST, why)
+    pub fn bad(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
     /// The refusal of a request for a reason of the broker.
-    pub fn for_reason(status: StatusCode, reason: Reason, why: impl Into<String>) -> Self {
+    pub fn for_reason(status: StatusCode, reason: Reason, message: impl Into<String>) -> Self {
         ApiError {
             reason: Some(reason),
-            ..ApiError::new(status, why)
+            ..ApiError::new(status, message)
         }
     }
 
     /// 404: the requested thing does not exist.
-    pub fn missing(what: &str) -> Self {
-        ApiError::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
+    pub fn missing(noun: &str) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, format!("there is no such {noun}"))
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody { error: self.why };
+        let body = ErrorBody {
+            error: self.message,
+        };
         (self.status, Json(body)).into_response()
     }
 }
@@ -84,7 +86,7 @@ impl From<JsonRejection> for ApiError {
             StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
             status => status,
         };
-        let why = match (&rejection, status) {
+        let message = match (&rejection, status) {
             (JsonRejection::MissingJsonContentType(_), _) => {
                 "the body is not said to be JSON; send it with Content-Type: application/json".into()
             }
@@ -93,7 +95,7 @@ impl From<JsonRejection> for ApiError {
             }
             _ => described(&rejection.body_text()),
         };
-        ApiError::new(status, why)
+        ApiError::new(status, message)
     }
 }
 
@@ -210,9 +212,9 @@ impl Cursor {
                 row: row.parse().ok()?,
             })
         });
-        let why =
+        let message =
             || ApiError::bad("cursor is not one that a page gave as next; leave it out to begin");
-        cursor.ok_or_else(why)
+        cursor.ok_or_else(message)
     }
 
     /// Moves to `row` of the same shard, or to the next shard.

@@ -72,8 +72,8 @@ impl Failure {
         Failure::new(ErrorCode::BAD_REQUEST, words)
     }
 
-    fn not_built(what: &'static str) -> Failure {
-        Failure::new(ErrorCode::NOT_AVAILABLE, format!("{what} is not built"))
+    fn not_built(feature: &'static str) -> Failure {
+        Failure::new(ErrorCode::NOT_AVAILABLE, format!("{feature} is not built"))
     }
 }
 
@@ -84,7 +84,7 @@ impl From<ApiError> for Failure {
             (None, StatusCode::BAD_REQUEST) => ErrorCode::BAD_REQUEST,
             _ => ErrorCode::INTERNAL,
         };
-        Failure::new(code, error.why)
+        Failure::new(code, error.message)
     }
 }
 
@@ -181,8 +181,8 @@ fn body_of<'a>(
     body: &'a Result<Bytes, BytesRejection>,
 ) -> Result<&'a str, ApiError> {
     if !state.lifecycle.world().settings.centrifugo.enabled {
-        let why = "Centrifugo's protocol and its server API are off; set centrifugo.enabled = true, and reload";
-        return Err(ApiError::new(StatusCode::NOT_FOUND, why));
+        let reason = "Centrifugo's protocol and its server API are off; set centrifugo.enabled = true, and reload";
+        return Err(ApiError::new(StatusCode::NOT_FOUND, reason));
     }
     let body = body
         .as_ref()
@@ -194,8 +194,8 @@ fn body_of<'a>(
     }
 }
 
-/// Refuses a request with more entries of a kind (`what`) than a frame of a client may have commands.
-fn check_count(state: &AdminState, count: usize, what: &str) -> Result<(), Failure> {
+/// Refuses a request with more entries of a kind (`noun`) than a frame of a client may have commands.
+fn check_count(state: &AdminState, count: usize, noun: &str) -> Result<(), Failure> {
     let most = state
         .lifecycle
         .world()
@@ -205,7 +205,7 @@ fn check_count(state: &AdminState, count: usize, what: &str) -> Result<(), Failu
     if count <= most {
         return Ok(());
     }
-    let words = format!("{count} {what}; centrifugo.frame_commands_max allows {most}");
+    let words = format!("{count} {noun}; centrifugo.frame_commands_max allows {most}");
     Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, words))
 }
 

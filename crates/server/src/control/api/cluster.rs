@@ -208,9 +208,9 @@ pub struct SyncStatus {
 pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     let lifecycle = &state.lifecycle;
     let Some(member) = lifecycle.member() else {
-        let why =
+        let reason =
             "this server is no node of a cluster; one is started with --cluster or cluster.urls";
-        return Err(ApiError::new(StatusCode::NOT_FOUND, why));
+        return Err(ApiError::new(StatusCode::NOT_FOUND, reason));
     };
     let status = member.cluster.status();
     let world = lifecycle.world();
@@ -253,7 +253,7 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
             append_errors: status.append_errors,
             disconnects: status.disconnects,
             backlog_bytes: member.backlog.bytes(),
-            last_error: status.last_error.as_ref().map(|(why, _)| why.clone()),
+            last_error: status.last_error.as_ref().map(|(reason, _)| reason.clone()),
             last_error_age_s: status.last_error.as_ref().map(|(_, age_s)| *age_s),
             sync: sync.collect(),
         },
@@ -288,7 +288,7 @@ pub fn nodes(
                 topics: report.topics,
                 rules: report.rules,
             }),
-            ..shown(state, node)
+            ..described(state, node)
         }
     };
     state.nodes.iter().map(node).collect()
@@ -299,12 +299,12 @@ fn dead_nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> {
     state.dead_nodes.iter().map(|node| NodeStatus {
         state: NodeLiveness::Dead,
         clients: 0,
-        ..shown(state, node)
+        ..described(state, node)
     })
 }
 
 /// A node according to its last heartbeat.
-fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
+fn described(state: &ClusterState, node: &NodeState) -> NodeStatus {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let age_s = state.unix_s.saturating_sub(node.beat_unix_s);
     NodeStatus {
@@ -329,10 +329,10 @@ fn sum(nodes: &[NodeStatus]) -> ClusterTotals {
     for node in nodes {
         sum.clients = sum.clients.saturating_add(node.clients);
         match &node.told {
-            Some(told) => {
-                sum.subscriptions = sum.subscriptions.saturating_add(told.subscriptions);
-                sum.filters = sum.filters.saturating_add(told.filters);
-                sum.age_s = sum.age_s.max(told.age_s);
+            Some(report) => {
+                sum.subscriptions = sum.subscriptions.saturating_add(report.subscriptions);
+                sum.filters = sum.filters.saturating_add(report.filters);
+                sum.age_s = sum.age_s.max(report.age_s);
             }
             None => {
                 sum.age_s = sum.age_s.max(node.age_s.into());
@@ -343,22 +343,22 @@ fn sum(nodes: &[NodeStatus]) -> ClusterTotals {
     sum
 }
 
-fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> PartitionStatus {
+fn partition((partition, status): (usize, &crore_nats::PartitionStatus)) -> PartitionStatus {
     PartitionStatus {
         partition,
-        leader: of.leader.clone(),
-        replicas: of.replicas,
-        replicas_current: of.replicas_current,
-        away: of.outdated_replicas.clone(),
-        read: of.read,
-        last: of.last,
-        lag: of.last.saturating_sub(of.read),
-        bytes: of.bytes,
-        bytes_max: of.bytes_max,
-        checkpoint: of.checkpoint.as_ref().map(|it| it.sequence),
-        checkpoint_age_s: node::age_s(of),
-        checkpoint_bytes: of.checkpoint.as_ref().map(|it| it.bytes),
-        behind_bytes: of.behind_bytes,
+        leader: status.leader.clone(),
+        replicas: status.replicas,
+        replicas_current: status.replicas_current,
+        away: status.outdated_replicas.clone(),
+        read: status.read,
+        last: status.last,
+        lag: status.last.saturating_sub(status.read),
+        bytes: status.bytes,
+        bytes_max: status.bytes_max,
+        checkpoint: status.checkpoint.as_ref().map(|it| it.sequence),
+        checkpoint_age_s: node::age_s(status),
+        checkpoint_bytes: status.checkpoint.as_ref().map(|it| it.bytes),
+        behind_bytes: status.behind_bytes,
     }
 }
 
@@ -424,11 +424,11 @@ fn problems(
                 .to_string(),
         );
     }
-    let told = |node: &NodeStatus| node.told.as_ref().map(|it| it.rules.clone());
+    let rules_of = |node: &NodeStatus| node.told.as_ref().map(|it| it.rules.clone());
     if let Some(this) = nodes.iter().find(|it| it.this) {
-        let own = told(this).unwrap_or_default();
+        let own = rules_of(this).unwrap_or_default();
         let has_others = |it: &&NodeStatus| {
-            let rules = told(it).unwrap_or_default();
+            let rules = rules_of(it).unwrap_or_default();
             peer_nodes::rules_differ(&own, &rules)
         };
         let others = nodes.iter().filter(has_others);
@@ -452,7 +452,7 @@ fn problems(
                 node.name
             )),
         }
-        if node.told.as_ref().is_some_and(|told| !told.ready) {
+        if node.told.as_ref().is_some_and(|report| !report.ready) {
             found.push(format!("node {} is not ready for clients", node.name));
         }
         let ahead_s = node.clock_ahead_s;
@@ -463,12 +463,12 @@ fn problems(
             ));
         }
     }
-    if let Some((why, age_s)) = status
+    if let Some((reason, age_s)) = status
         .last_error
         .as_ref()
         .filter(|(_, age_s)| *age_s < RECENT_S)
     {
-        found.push(format!("{age_s} s ago: {why}"));
+        found.push(format!("{age_s} s ago: {reason}"));
     }
     for sync in &status.sync_intervals {
         match &sync.is_always {
@@ -477,8 +477,8 @@ fn problems(
                 "NATS at {} does not have `sync_interval: always`",
                 sync.url
             )),
-            Err(why) => found.push(format!(
-                "sync_interval of {} was not checked: {why}",
+            Err(reason) => found.push(format!(
+                "sync_interval of {} was not checked: {reason}",
                 sync.url
             )),
         }

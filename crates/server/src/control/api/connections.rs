@@ -110,7 +110,7 @@ pub struct ConnectionsQuery {
 /// Selects the connections to end: those that meet all given conditions. At least one condition must be given.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ToEnd {
+pub struct DisconnectRequest {
     /// With this transport.
     transport: Option<String>,
     /// That subscribes to a topic or filter which this filter covers.
@@ -134,13 +134,18 @@ fn selection(
     transport: Option<&str>,
     user: Option<String>,
     address: Option<IpAddr>,
-    given: Option<&str>,
+    filter_text: Option<&str>,
     slow: Option<bool>,
 ) -> Result<Selection, ApiError> {
-    let known = |name: &str| {
-        let all = Transport::ALL;
-        let names: Vec<_> = all.iter().map(|transport| transport.name()).collect();
-        let found = all.into_iter().find(|transport| transport.name() == name);
+    let parse_transport = |name: &str| {
+        let transports = Transport::ALL;
+        let names: Vec<_> = transports
+            .iter()
+            .map(|transport| transport.name())
+            .collect();
+        let found = transports
+            .into_iter()
+            .find(|transport| transport.name() == name);
         found.ok_or_else(|| {
             ApiError::bad(format!(
                 "there is no transport {name:?}; write one of {}",
@@ -149,16 +154,18 @@ fn selection(
         })
     };
     Ok(Selection {
-        transport: transport.map(known).transpose()?,
+        transport: transport.map(parse_transport).transpose()?,
         user: user.map(String::into_boxed_str),
         address: address.map(|it| it.to_canonical()),
-        filter: given.map(|given| filter(Some(given))).transpose()?,
+        filter: filter_text
+            .map(|filter_text| filter(Some(filter_text)))
+            .transpose()?,
         slow: slow.unwrap_or_default(),
         ..Selection::default()
     })
 }
 
-fn described(shard: ShardId, connection: orders::Connection) -> Connection {
+fn describe(shard: ShardId, connection: orders::Connection) -> Connection {
     let texts = |list: Vec<Box<[u8]>>| list.iter().map(|name| text(name)).collect();
     let state = match connection.transport {
         Transport::Closing => "closing",
@@ -166,12 +173,12 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
         Transport::Http => "request",
         _ => "open",
     };
-    let named = |ConnId { slot, generation }| format!("{shard}-{slot}-{generation}");
+    let format_id = |ConnId { slot, generation }| format!("{shard}-{slot}-{generation}");
     Connection {
-        id: named(connection.id),
+        id: format_id(connection.id),
         shard,
         transport: connection.transport.name(),
-        http2: connection.link.map(named),
+        http2: connection.link.map(format_id),
         state,
         address: connection.address.map(|address| address.to_string()),
         user: Some(connection.user.into_string()).filter(|user| !user.is_empty()),
@@ -203,8 +210,8 @@ async fn to_connections(
     found: Vec<(ShardId, orders::Connection)>,
 ) -> Result<Vec<Connection>, ApiError> {
     let sessions: Vec<_> = found.iter().map(|(_, it)| it.session).collect();
-    let described = |(shard, it)| described(shard, it);
-    let mut all: Vec<_> = found.into_iter().map(described).collect();
+    let describe = |(shard, it)| describe(shard, it);
+    let mut all: Vec<_> = found.into_iter().map(describe).collect();
     for home in 0..state.shards.count() {
         let of_home = |(at, session): (usize, &Option<_>)| match session {
             Some((of, id)) if *of == home => Some((at, *id)),
@@ -224,7 +231,7 @@ async fn to_connections(
 }
 
 /// Parses the id of a connection: shard, slot and generation. The connection may have ended.
-fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
+fn parse_id(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     let mut parts = id.splitn(3, '-');
     let mut part = || parts.next()?.parse::<u32>().ok();
     let found = (|| {
@@ -282,7 +289,7 @@ pub async fn inspect(
     State(state): State<AdminState>,
     Path(id): Path<String>,
 ) -> Answer<Connection> {
-    let (shard, id) = named(&state, &id)?;
+    let (shard, id) = parse_id(&state, &id)?;
     let found: Option<Box<_>> = state.shards.ask(shard, Control::Connection(id)).await?;
     let found = found.map(|connection| (shard, *connection));
     let one = to_connections(&state, found.into_iter().collect())
@@ -305,7 +312,7 @@ pub async fn end(
     State(state): State<AdminState>,
     Path(id): Path<String>,
 ) -> Answer<DisconnectedCount> {
-    let (shard, id) = named(&state, &id)?;
+    let (shard, id) = parse_id(&state, &id)?;
     let ended: orders::Ended = state.shards.ask(shard, Control::Disconnect(id)).await?;
     match ended.count {
         0 => Err(ApiError::missing("connection")),
@@ -318,16 +325,16 @@ pub async fn end(
     post,
     path = "/api/v1/connections/disconnect",
     tag = "connections",
-    request_body = ToEnd,
+    request_body = DisconnectRequest,
     responses(
         (status = 200, body = DisconnectedCount),
         (status = 400, body = ErrorBody, description = "The body is invalid, or gives no condition"),
         (status = 415, body = ErrorBody, description = "Not application/json"),
     )
 )]
-pub async fn end_all(
+pub async fn end_selected(
     State(state): State<AdminState>,
-    request: Result<Json<ToEnd>, JsonRejection>,
+    request: Result<Json<DisconnectRequest>, JsonRejection>,
 ) -> Answer<DisconnectedCount> {
     let request = request?.0;
     let selection = selection(
@@ -342,8 +349,8 @@ pub async fn end_all(
         && selection.address.is_none()
         && selection.filter.is_none();
     if nothing && !selection.slow {
-        let why = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
-        return Err(ApiError::bad(why));
+        let reason = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
+        return Err(ApiError::bad(reason));
     }
     let disconnected = order_each(&state.shards, &ConnectionOrder::Disconnect, |_| {
         Some(selection.clone())
@@ -353,22 +360,22 @@ pub async fn end_all(
     }))
 }
 
-/// Carries out an order for the connections that `which` selects at each shard (`None`: none at that shard). Returns the number of these connections.
+/// Carries out an order for the connections that `selection_of` selects at each shard (`None`: none at that shard). Returns the number of these connections.
 pub async fn order_each(
     shards: &Shards,
     order: &ConnectionOrder,
-    which: impl Fn(ShardId) -> Option<Selection>,
+    selection_of: impl Fn(ShardId) -> Option<Selection>,
 ) -> Result<u64, ShardTimeout> {
     let mut count = 0;
     for shard in 0..shards.count() {
-        let Some(which) = which(shard) else {
+        let Some(selection) = selection_of(shard) else {
             continue;
         };
         let mut from = Some(0);
         while let Some(row) = from {
             let order = Control::EachConnection {
                 order: order.clone(),
-                which: which.clone(),
+                which: selection.clone(),
                 from: row,
             };
             let ended: orders::Ended = shards.ask(shard, order).await?;

@@ -8,7 +8,7 @@ use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::{OpenApi, RefOr};
 
 /// The schemas of request bodies.
-const REQUEST_BODIES: [&str; 2] = ["ToPublish", "ToEnd"];
+const REQUEST_BODIES: [&str; 2] = ["ToPublish", "DisconnectRequest"];
 
 /// Completes the description `api`, for a server with these limits.
 pub fn complete(api: &mut OpenApi, limits: &Limits) {

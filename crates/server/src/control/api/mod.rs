@@ -64,7 +64,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(topics::publish))
         .routes(routes!(connections::list))
         .routes(routes!(connections::inspect, connections::end))
-        .routes(routes!(connections::end_all))
+        .routes(routes!(connections::end_selected))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::inspect, sessions::end))
         .routes(routes!(revocations::list, revocations::revoke))
@@ -124,18 +124,18 @@ async fn bound_body(State(state): State<AdminState>, mut request: Request, next:
 
 /// The answer to unknown paths outside of the API. Clients that want the data port often come here by mistake, so the answer names it.
 pub async fn not_found() -> ApiError {
-    let why = format!(
+    let reason = format!(
         "there is no such path; {ADMIN_PORT}, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)"
     );
-    ApiError::new(StatusCode::NOT_FOUND, why)
+    ApiError::new(StatusCode::NOT_FOUND, reason)
 }
 
 async fn nowhere() -> ApiError {
-    let why = "there is no such path; GET /api/v1/openapi.json lists them";
-    ApiError::new(StatusCode::NOT_FOUND, why)
+    let reason = "there is no such path; GET /api/v1/openapi.json lists them";
+    ApiError::new(StatusCode::NOT_FOUND, reason)
 }
 
 async fn wrong_method() -> ApiError {
-    let why = "this path does not take this method; GET /api/v1/openapi.json lists them";
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, why)
+    let reason = "this path does not take this method; GET /api/v1/openapi.json lists them";
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, reason)
 }

@@ -99,8 +99,8 @@ pub fn routes() -> Router<AdminState> {
         )
 }
 
-fn unauthorized(why: impl Into<String>) -> ApiError {
-    ApiError::new(StatusCode::UNAUTHORIZED, why)
+fn unauthorized(reason: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, reason)
 }
 
 impl FromRequestParts<AdminState> for Signed {
@@ -151,16 +151,16 @@ fn check_signature(parts: &Parts, state: &AdminState) -> Result<Signed, ApiError
         }
     }
     let signature = parameters.remove("auth_signature").unwrap_or_default();
-    let of = |name: &str| parameters.get(name).map_or("", String::as_str);
-    if of("auth_version") != "1.0" {
+    let parameter = |name: &str| parameters.get(name).map_or("", String::as_str);
+    if parameter("auth_version") != "1.0" {
         return Err(unauthorized("auth_version must be 1.0"));
     }
-    if of("auth_key") != app.key {
+    if parameter("auth_key") != app.key {
         return Err(unauthorized("auth_key is not the key of the app"));
     }
     let now_s = clock::unix_s();
     let is_in_window = |sent: u64| sent.abs_diff(now_s) <= WINDOW_S;
-    if !of("auth_timestamp").parse().is_ok_and(is_in_window) {
+    if !parameter("auth_timestamp").parse().is_ok_and(is_in_window) {
         return Err(unauthorized(format!(
             "auth_timestamp must be within {WINDOW_S} s of the server's time, which is {now_s}; compare the clocks"
         )));
@@ -265,11 +265,11 @@ async fn events(State(state): State<AdminState>, SignedBody { app, body }: Signe
     let mut channels = std::mem::take(&mut event.channels);
     channels.extend(event.channel.take());
     if !(1..=CHANNELS_MAX).contains(&channels.len()) {
-        let why = format!(
+        let reason = format!(
             "{} channels; name 1 to {CHANNELS_MAX} in channels, or one in channel",
             channels.len()
         );
-        return Err(ApiError::bad(why));
+        return Err(ApiError::bad(reason));
     }
     let in_each = channels.iter().map(|channel| (&event, channel.as_str()));
     let in_each: Vec<_> = in_each.collect();
@@ -292,8 +292,8 @@ async fn batch_events(
 ) -> Answer {
     let Batch { batch } = read(&body)?;
     if batch.len() > EVENTS_MAX {
-        let why = format!("{} events; send at most {EVENTS_MAX}", batch.len());
-        return Err(ApiError::bad(why));
+        let reason = format!("{} events; send at most {EVENTS_MAX}", batch.len());
+        return Err(ApiError::bad(reason));
     }
     let with_channel = batch.iter().map(|event| match event.channel.as_deref() {
         Some(channel) if event.channels.is_empty() => Ok((event, channel)),
@@ -363,11 +363,14 @@ async fn info_of(
 
 /// The channels with subscribers at this node.
 async fn channels(State(state): State<AdminState>, Signed { app, parameters }: Signed) -> Answer {
-    let of = |name: &str| parameters.get(name).map_or("", String::as_str);
-    let (prefix, wanted) = (of("filter_by_prefix"), attributes_of(of("info")));
+    let parameter = |name: &str| parameters.get(name).map_or("", String::as_str);
+    let (prefix, wanted) = (
+        parameter("filter_by_prefix"),
+        attributes_of(parameter("info")),
+    );
     if wanted.user_count && !prefix.starts_with("presence-") {
-        let why = "user_count is of presence channels only; add filter_by_prefix=presence-";
-        return Err(ApiError::bad(why));
+        let reason = "user_count is of presence channels only; add filter_by_prefix=presence-";
+        return Err(ApiError::bad(reason));
     }
     let mut found = Vec::new();
     for home in 0..state.lifecycle.world().homes {
@@ -389,8 +392,8 @@ async fn channels(State(state): State<AdminState>, Signed { app, parameters }: S
             });
             found.extend(channels.filter(|channel| channel.starts_with(prefix)));
             if found.len() > LISTED_MAX {
-                let why = format!("more than {LISTED_MAX} channels; ask with filter_by_prefix");
-                return Err(ApiError::bad(why));
+                let reason = format!("more than {LISTED_MAX} channels; ask with filter_by_prefix");
+                return Err(ApiError::bad(reason));
             }
         }
     }
@@ -443,8 +446,8 @@ async fn users(
             }
         }
         if users.len() > USERS_MAX {
-            let why = format!("more than {USERS_MAX} users; ask for user_count");
-            return Err(ApiError::bad(why));
+            let reason = format!("more than {USERS_MAX} users; ask for user_count");
+            return Err(ApiError::bad(reason));
         }
     }
     let users: Vec<Value> = users.into_keys().map(|id| json!({ "id": id })).collect();

@@ -21,7 +21,7 @@ pub struct Revocations {
 /// What to revoke: one of `user`, `jti` and `token`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ToRevoke {
+pub struct RevokeRequest {
     /// The name of a user: the claim `sub` of a token, the name that belongs to a password, or the user in an answer of the callback.
     user: Option<String>,
     /// The claim `jti` of a token.
@@ -35,9 +35,9 @@ pub struct ToRevoke {
     expires: Option<u32>,
 }
 
-impl ToRevoke {
+impl RevokeRequest {
     fn entry(self) -> Result<Revocation, ApiError> {
-        let named = match (&self.user, &self.jti, &self.token) {
+        let entry = match (&self.user, &self.jti, &self.token) {
             (Some(user), None, None) => Revocation::of_user(user),
             (None, Some(jti), None) => Revocation::of_jti(jti),
             (None, None, Some(token)) => {
@@ -47,8 +47,8 @@ impl ToRevoke {
         };
         Ok(Revocation {
             issued_before: self.issued_before,
-            expires: self.expires.or(named.expires),
-            ..named
+            expires: self.expires.or(entry.expires),
+            ..entry
         })
     }
 }
@@ -66,9 +66,9 @@ impl From<RevokeError> for ApiError {
                 StatusCode::CONFLICT,
                 "there is no list of what is revoked; name a file in access.revoked, and reload",
             ),
-            RevokeError::InvalidEntry(why) => ApiError::bad(why),
-            RevokeError::Cluster(why) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why),
-            RevokeError::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
+            RevokeError::InvalidEntry(reason) => ApiError::bad(reason),
+            RevokeError::Cluster(reason) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason),
+            RevokeError::File(reason) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
         }
     }
 }
@@ -95,7 +95,7 @@ pub async fn list(State(state): State<AdminState>) -> Answer<Revocations> {
     post,
     path = "/api/v1/revocations",
     tag = "access",
-    request_body = ToRevoke,
+    request_body = RevokeRequest,
     responses(
         (status = 200, body = Revocation, description = "The entry, which is on disk, or in a cluster in NATS"),
         (status = 400, body = ErrorBody, description = "The body is invalid, or does not have exactly one of user, jti and token"),
@@ -106,9 +106,9 @@ pub async fn list(State(state): State<AdminState>) -> Answer<Revocations> {
 )]
 pub async fn revoke(
     State(state): State<AdminState>,
-    asked: Result<Json<ToRevoke>, JsonRejection>,
+    request: Result<Json<RevokeRequest>, JsonRejection>,
 ) -> Answer<Revocation> {
-    let entry = asked?.0.entry()?;
+    let entry = request?.0.entry()?;
     state.lifecycle.revoke(entry.clone()).await?;
     Ok(Json(entry))
 }

@@ -63,26 +63,26 @@ pub struct TailQuery {
 )]
 pub async fn tail(
     State(state): State<AdminState>,
-    Query(asked): Query<TailQuery>,
+    Query(query): Query<TailQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (data_port, world) = (&state.data_port, state.lifecycle.world());
     let http = &world.settings.http;
-    let request = request(data_port, http, &asked, &headers)?;
+    let request = request(data_port, http, &query, &headers)?;
     let tls = state.effective_settings().file.tls;
     if data_port.requires_tls() && tls.requires_client_certificates() {
-        let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+        let reason = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason));
     }
     let permit = data_port
         .tail_permits
         .clone()
         .try_acquire_owned()
         .map_err(|_| {
-            let why = format!("{TAILS_MAX} tails are open; close one");
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+            let reason = format!("{TAILS_MAX} tails are open; close one");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason)
         })?;
-    let fails = |why: &str| unreachable_port(data_port, http, why);
+    let fails = |reason: &str| unreachable_port(data_port, http, reason);
     let begun =
         tokio::time::timeout(BEGIN_TIMEOUT, begin(data_port, http, request.as_bytes())).await;
     let (head, rest, stream) = begun
@@ -96,7 +96,7 @@ pub async fn tail(
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
     ];
-    let tail = asked
+    let tail = query
         .topic
         .as_deref()
         .map(|topic| data_port.open_tail(topic));
@@ -107,22 +107,22 @@ pub async fn tail(
 fn request(
     data_port: &DataPortClient,
     http: &Http,
-    asked: &TailQuery,
+    query: &TailQuery,
     headers: &HeaderMap,
 ) -> Result<String, ApiError> {
     let Some(path) = http.subscribe_paths.first() else {
-        let why = "http.subscribe_paths is empty: nobody can subscribe over HTTP";
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+        let reason = "http.subscribe_paths is empty: nobody can subscribe over HTTP";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason));
     };
-    let what = match (&asked.topic, &asked.filter) {
+    let selection = match (&query.topic, &query.filter) {
         (Some(topic), None) => format!("topic={}", escape(topic)),
         (None, Some(filter)) => format!("filter={}", escape(filter)),
         _ => {
-            let why = "name either topic= or filter=";
-            return Err(ApiError::bad(why));
+            let reason = "name either topic= or filter=";
+            return Err(ApiError::bad(reason));
         }
     };
-    let since = asked
+    let since = query
         .since
         .as_ref()
         .map(|since| format!("&since={}", escape(since)))
@@ -134,7 +134,7 @@ fn request(
         .map(|value| format!("Last-Event-ID: {value}\r\n"))
         .unwrap_or_default();
     Ok(format!(
-        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nCache-Control: no-cache\r\nAuthorization: Bearer {}\r\n{position}\r\n",
+        "GET {path}?{selection}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nCache-Control: no-cache\r\nAuthorization: Bearer {}\r\n{position}\r\n",
         data_port.address,
         operator_token()
     ))
@@ -165,15 +165,15 @@ fn status(head: &[u8]) -> Option<StatusCode> {
     StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
 }
 
-fn unreachable_port(data_port: &DataPortClient, http: &Http, why: &str) -> ApiError {
+fn unreachable_port(data_port: &DataPortClient, http: &Http, reason: &str) -> ApiError {
     let remedy = if http.proxy_protocol {
         "; with http.proxy_protocol the loopback must be in http.trusted_proxies"
     } else {
         ""
     };
     let address = data_port.address;
-    let why = format!("the data port at {address} gives no event stream: {why}{remedy}");
-    ApiError::new(StatusCode::BAD_GATEWAY, why)
+    let reason = format!("the data port at {address} gives no event stream: {reason}{remedy}");
+    ApiError::new(StatusCode::BAD_GATEWAY, reason)
 }
 
 /// The answer if the data port refuses the subscription: an error with the text of the data port. 204 is passed on.
@@ -230,13 +230,13 @@ mod tests {
         filter: Option<&str>,
     ) -> Result<String, ApiError> {
         let owned = |text: Option<&str>| text.map(str::to_string);
-        let asked = TailQuery {
+        let query = TailQuery {
             topic: owned(topic),
             filter: owned(filter),
             since: None,
         };
         let http = Settings::default().http;
-        request(data_port, &http, &asked, &HeaderMap::new())
+        request(data_port, &http, &query, &HeaderMap::new())
     }
 
     #[test]

@@ -555,8 +555,8 @@ pub async fn publish(
         (Some(data), None) => (data.into_bytes(), false),
         (None, Some(data)) => {
             let data = STANDARD.decode(data);
-            let why = |error| ApiError::bad(format!("data_base64 is not Base64: {error}"));
-            (data.map_err(why)?, true)
+            let bad_base64 = |error| ApiError::bad(format!("data_base64 is not Base64: {error}"));
+            (data.map_err(bad_base64)?, true)
         }
         _ => return Err(ApiError::bad("give one of data and data_base64")),
     };
@@ -664,6 +664,6 @@ pub async fn publish_message(
 
 /// The error if the home or the log does not answer in time: the outcome of the order is not known.
 fn unknown() -> ApiError {
-    let why = "the outcome is not known: the log has not answered in time";
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    let text = "the outcome is not known: the log has not answered in time";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text)
 }

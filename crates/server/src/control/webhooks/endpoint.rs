@@ -46,8 +46,9 @@ impl WebhookEndpoint {
         };
         let timeout = Duration::from_secs(entry.timeout_s.into());
         let endpoint = Endpoint::new(&settings, timeout)
-            .map_err(|(key, what)| (format!("{table}.{key}"), what))?;
-        let secret = read_secret(entry).map_err(|what| (format!("{table}.secret_file"), what))?;
+            .map_err(|(key, message)| (format!("{table}.{key}"), message))?;
+        let secret =
+            read_secret(entry).map_err(|message| (format!("{table}.secret_file"), message))?;
         Ok(WebhookEndpoint {
             endpoint,
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
@@ -99,7 +100,7 @@ impl WebhookEndpoint {
             )),
             _ => Err(head.status_text()),
         });
-        answer.inspect_err(|why| self.endpoint.log_failure(why))
+        answer.inspect_err(|reason| self.endpoint.log_failure(reason))
     }
 
     /// Logs that events are given up.
@@ -115,7 +116,7 @@ fn read_secret(entry: &Webhook) -> Result<Vec<u8>, String> {
     if path.as_os_str().is_empty() {
         return Err("is missing; name a file with a secret, such as `whsec_` and the output of `openssl rand -base64 32`".to_string());
     }
-    let named = |what: &str| format!("{}: {what}", path.display());
+    let named = |message: &str| format!("{}: {message}", path.display());
     let read = std::fs::read(path).map_err(|error| named(&error.to_string()))?;
     let text = secret::without_line_end(secret::without_byte_order_mark(&read));
     let encoded = text.strip_prefix(SECRET_PREFIX.as_bytes());

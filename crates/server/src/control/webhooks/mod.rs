@@ -137,7 +137,7 @@ pub fn start(
     for (index, entry) in webhooks.iter().enumerate() {
         let number = index + 1;
         let endpoint = WebhookEndpoint::new(number, entry)
-            .map_err(|(key, what)| anyhow::anyhow!("{key}: {what}"))?;
+            .map_err(|(key, message)| anyhow::anyhow!("{key}: {message}"))?;
         let endpoint = Arc::new(endpoint);
         let mut lanes = Vec::new();
         let subjects = [Subject::Topics, Subject::Clients];

@@ -26,15 +26,15 @@ fn recommended_tcp_mem(host: &Host, workload: &Workload) -> Option<[u64; 3]> {
     Some(formula::tcp_mem(memory.total, free_bytes, busy_sockets))
 }
 
-fn join_numbers([low, pressure, most]: [u64; 3]) -> String {
-    format!("{low} {pressure} {most}")
+fn join_numbers([low, pressure, maximum]: [u64; 3]) -> String {
+    format!("{low} {pressure} {maximum}")
 }
 
 fn check_tcp_mem(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_mem";
     let value = host.numbers::<3>(NAME);
     let busy = formula::busy_sockets(workload.connections, workload.cores);
-    let Some(wanted) = recommended_tcp_mem(host, workload) else {
+    let Some(recommended) = recommended_tcp_mem(host, workload) else {
         return Check::new(
             NAME,
             value.map(join_numbers),
@@ -42,18 +42,18 @@ fn check_tcp_mem(host: &Host, workload: &Workload) -> Check {
         )
         .with_verdict(Verdict::Unknown);
     };
-    let fix = || [sysctl_fix(NAME, join_numbers(wanted))];
-    let [_, pressure, most] = value.unwrap_or(wanted);
+    let fix = || [sysctl_fix(NAME, join_numbers(recommended))];
+    let [_, pressure, maximum] = value.unwrap_or(recommended);
     // The value is too large if it exceeds the memory that the connections leave free, and a smaller value would be enough.
-    let exceeds_recommended = most > wanted[2] && wanted[1] > busy;
+    let exceeds_recommended = maximum > recommended[2] && recommended[1] > busy;
     let free_bytes = host.memory.map_or(0, |memory| {
         memory.available.saturating_sub(workload.memory_bytes(host))
     });
-    let is_too_large = exceeds_recommended && most * formula::PAGE_BYTES > free_bytes;
+    let is_too_large = exceeds_recommended && maximum * formula::PAGE_BYTES > free_bytes;
     Check::new(
         NAME,
         value.map(join_numbers),
-        format!("about {} (pages)", join_numbers(wanted)),
+        format!("about {} (pages)", join_numbers(recommended)),
     )
     .with_reason(format!(
         "the pages that the bytes in all sockets may fill: a sixteenth of the memory, but at least a page for each of the {} sockets that wait for an \
@@ -61,7 +61,7 @@ fn check_tcp_mem(host: &Host, workload: &Workload) -> Check {
         format_count(busy),
         workload.cores
     ))
-    .change_unless(most >= busy, Verdict::Change, fix())
+    .change_unless(maximum >= busy, Verdict::Change, fix())
     .change_unless(pressure >= busy && !is_too_large, Verdict::Advice, fix())
 }
 
@@ -71,11 +71,11 @@ fn check_tcp_wmem(host: &Host, workload: &Workload) -> Check {
     let tcp_mem_max = host
         .numbers::<3>("net.ipv4.tcp_mem")
         .or(recommended_tcp_mem(host, workload))
-        .map_or(u64::MAX / formula::PAGE_BYTES, |[.., most]| most);
+        .map_or(u64::MAX / formula::PAGE_BYTES, |[.., maximum]| maximum);
     let limit = formula::send_buffer_max(tcp_mem_max, workload.connections);
-    let effective_max = value.map(|[.., most]| match workload.send_buffer_bytes {
-        0 => most,
-        set => set.min(most),
+    let effective_max = value.map(|[.., maximum]| match workload.send_buffer_bytes {
+        0 => maximum,
+        set => set.min(maximum),
     });
     let value_text = value.map(|value| match workload.send_buffer_bytes {
         0 => join_numbers(value),

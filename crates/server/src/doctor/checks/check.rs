@@ -96,8 +96,8 @@ impl Check {
         .change_unless(value.is_none_or(|value| value >= minimum), verdict, [fix])
     }
 
-    pub(super) fn with_reason(mut self, why: impl Into<String>) -> Check {
-        self.why = why.into();
+    pub(super) fn with_reason(mut self, reason: impl Into<String>) -> Check {
+        self.why = reason.into();
         self
     }
 

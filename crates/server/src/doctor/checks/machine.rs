@@ -55,11 +55,11 @@ fn check_cores(host: &Host, workload: &Workload) -> Check {
 }
 
 fn check_task_limit(group: &Tasks, workload: &Workload) -> Check {
-    let wanted = group.held + workload.threads;
+    let recommended = group.held + workload.threads;
     Check::new(
         format!("task limit of {}", group.path),
         Some(format_count(group.limit)),
-        format!("at least {}", format_count(wanted)),
+        format!("at least {}", format_count(recommended)),
     )
     .with_reason(format!(
         "{} tasks that exist now + {} threads of the server: its shards, its control thread, and the threads that verify credentials. At the limit \
@@ -68,11 +68,11 @@ fn check_task_limit(group: &Tasks, workload: &Workload) -> Check {
         format_count(workload.threads),
     ))
     .change_unless(
-        group.limit >= wanted,
+        group.limit >= recommended,
         Verdict::Change,
         [format!(
             "raise the limit (TasksMax= of the unit, --pids-limit of the container) to {}, or let the server have fewer shards",
-            format_count(wanted)
+            format_count(recommended)
         )],
     )
 }
@@ -96,9 +96,9 @@ fn check_interrupts(card: &NetworkCard, workload: &Workload) -> Check {
         known => known.min(card.queues.max(1)),
     };
     let cores_reached = interrupted_cores.max(card.rps_cores_max);
-    let plural = |number: usize, what: &str| match number {
-        1 => format!("1 {what}"),
-        number => format!("{number} {what}s"),
+    let plural = |number: usize, noun: &str| match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
     };
     let interrupts_text = match card.interrupt_cores.len() {
         0 => "its interrupts go to unknown cores".to_string(),
@@ -141,11 +141,11 @@ fn check_interrupts(card: &NetworkCard, workload: &Workload) -> Check {
 
 fn check_rfs_entries(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.core.rps_sock_flow_entries";
-    let wanted = formula::rfs_entries(workload.connections);
+    let recommended = formula::rfs_entries(workload.connections);
     Check::new(
         NAME,
         host.number(NAME).map(format_count),
-        format!("0, or {} together with RPS and pinned shards", format_count(wanted)),
+        format!("0, or {} together with RPS and pinned shards", format_count(recommended)),
     )
     .with_reason("RFS sends a packet to the core whose shard has the connection. Its table needs an entry for each connection that is active at the same time (here: one in 16, at most 2^20). RFS gains little if the network card has a queue for each core")
     .with_verdict(Verdict::Note)

@@ -28,13 +28,13 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
 }
 
 fn check_memory(host: &Host, workload: &Workload) -> Check {
-    let wanted = workload.memory_bytes(host);
+    let recommended = workload.memory_bytes(host);
     let busy = formula::busy_sockets(workload.connections, workload.cores);
     let headroom = busy * formula::PAGE_BYTES;
     let available = host.memory.map(|memory| memory.available);
     let more_memory_fix = format!(
         "give the host {} more memory, or the server fewer connections",
-        format_bytes(wanted.saturating_sub(available.unwrap_or(0)))
+        format_bytes(recommended.saturating_sub(available.unwrap_or(0)))
     );
     let headroom_fix = format!(
         "leave {} free for bytes that are not acknowledged yet, or connections may have to wait for memory while all cores send",
@@ -43,7 +43,7 @@ fn check_memory(host: &Host, workload: &Workload) -> Check {
     Check::new(
         "memory",
         available.map(|available| format!("{} available", format_bytes(available))),
-        format!("at least {}", format_bytes(wanted)),
+        format!("at least {}", format_bytes(recommended)),
     )
     .with_reason(format!(
         "{} connections x ({} B of the process + {} B of the kernel) + {} of an empty server + {} of full logs. While messages are sent, \
@@ -56,15 +56,15 @@ fn check_memory(host: &Host, workload: &Workload) -> Check {
         format_count(busy),
         format_bytes(headroom),
     ))
-    .change_unless(available >= Some(wanted), Verdict::Change, [more_memory_fix])
-    .change_unless(available >= Some(wanted + headroom), Verdict::Advice, [headroom_fix])
+    .change_unless(available >= Some(recommended), Verdict::Change, [more_memory_fix])
+    .change_unless(available >= Some(recommended + headroom), Verdict::Advice, [headroom_fix])
 }
 
 fn check_groups(host: &Host, workload: &Workload) -> Vec<Check> {
     let check_group = |group: &crate::config::cgroups::Group| {
         let kernel_bytes = formula::charged_bytes(group.counts_sockets);
         let per_connection_bytes = workload.process_bytes() + kernel_bytes;
-        let wanted =
+        let recommended =
             group.held + workload.fixed_bytes() + workload.connections * per_connection_bytes;
         let sockets_text = if group.counts_sockets {
             "the group counts accepted sockets"
@@ -74,7 +74,7 @@ fn check_groups(host: &Host, workload: &Workload) -> Vec<Check> {
         Check::new(
             format!("memory limit of {}", group.path),
             Some(format_bytes(group.limit)),
-            format!("at least {}", format_bytes(wanted)),
+            format!("at least {}", format_bytes(recommended)),
         )
         .with_reason(format!(
             "{} held now + {} of an empty server and full logs + {} connections x {per_connection_bytes} B; {sockets_text}. Above memory.max the kernel kills the server, above memory.high it makes the server very slow",
@@ -83,11 +83,11 @@ fn check_groups(host: &Host, workload: &Workload) -> Vec<Check> {
             format_count(workload.connections),
         ))
         .change_unless(
-            group.limit >= wanted,
+            group.limit >= recommended,
             Verdict::Change,
             [format!(
                 "raise the limit (MemoryMax= and MemoryHigh= of the unit, --memory of the container) to {}",
-                format_bytes(wanted)
+                format_bytes(recommended)
             )],
         )
     };
@@ -154,8 +154,8 @@ fn check_overcommit(host: &Host, workload: &Workload) -> Check {
 
 fn check_mappings(host: &Host, workload: &Workload) -> Check {
     let heap_bytes = workload.fixed_bytes() + workload.connections * workload.process_bytes();
-    let wanted = formula::mappings(heap_bytes, workload.shards);
-    Check::at_least_check(host, "vm.max_map_count", wanted, Verdict::Change).with_reason(
+    let recommended = formula::mappings(heap_bytes, workload.shards);
+    Check::at_least_check(host, "vm.max_map_count", recommended, Verdict::Change).with_reason(
         "two mappings for each 64 MiB of heap, eight for each shard, 256 for the program; at the limit the process gets no memory",
     )
 }

@@ -32,11 +32,11 @@ fn arrivals_per_shard(workload: &Workload) -> u64 {
 
 fn check_backlog(workload: &Workload) -> Check {
     const BACKLOG_MAX: u64 = 65_535;
-    let wanted = arrivals_per_shard(workload).min(BACKLOG_MAX);
+    let recommended = arrivals_per_shard(workload).min(BACKLOG_MAX);
     Check::new(
         "backlog",
         Some(format_count(workload.backlog)),
-        format!("at least {}", format_count(wanted)),
+        format!("at least {}", format_count(recommended)),
     )
     .with_reason(format!(
         "the connections that arrive at one of {} shards in half a second, with limits.accepts_per_s = {}, as a power of two. If the queue is full, a client tries again after a second or more",
@@ -44,21 +44,21 @@ fn check_backlog(workload: &Workload) -> Check {
         format_count(workload.accepts_per_s)
     ))
     .change_unless(
-        workload.backlog >= wanted,
+        workload.backlog >= recommended,
         Verdict::Advice,
-        [settings_fix(format!("backlog = {wanted}"))],
+        [settings_fix(format!("backlog = {recommended}"))],
     )
 }
 
 fn check_somaxconn(host: &Host, workload: &Workload) -> Check {
-    let wanted = workload.backlog.max(arrivals_per_shard(workload));
+    let recommended = workload.backlog.max(arrivals_per_shard(workload));
     let overflows_text = host.listen_overflows.map_or(String::new(), |overflows| {
         format!(
             "; {} connections have found a queue of this host full since it started",
             format_count(overflows)
         )
     });
-    Check::at_least_check(host, "net.core.somaxconn", wanted, Verdict::Advice).with_reason(format!(
+    Check::at_least_check(host, "net.core.somaxconn", recommended, Verdict::Advice).with_reason(format!(
         "the kernel limits each listening socket's queue (backlog) to this length{overflows_text}"
     ))
 }
@@ -67,7 +67,7 @@ fn check_syn_backlog(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.ipv4.tcp_max_syn_backlog";
     let cookies = host.number("net.ipv4.tcp_syncookies");
     // Without SYN cookies the kernel reserves the last quarter for known peers.
-    let wanted = (arrivals_per_shard(workload) * 4 / 3).next_power_of_two();
+    let recommended = (arrivals_per_shard(workload) * 4 / 3).next_power_of_two();
     let value = host.number(NAME);
     let shown = value.map(|value| match cookies {
         Some(0) => format!("{}, without SYN cookies", format_count(value)),
@@ -77,14 +77,14 @@ fn check_syn_backlog(host: &Host, workload: &Workload) -> Check {
     Check::new(
         NAME,
         shown,
-        format!("at least {}, or net.ipv4.tcp_syncookies = 1", format_count(wanted)),
+        format!("at least {}, or net.ipv4.tcp_syncookies = 1", format_count(recommended)),
     )
     .with_reason("the backlog limits half-open connections; this setting limits them only if SYN cookies are off. 4/3 of the connections that arrive in half a second")
     .change_unless(
-        cookies != Some(0) || value.is_none_or(|value| value >= wanted),
+        cookies != Some(0) || value.is_none_or(|value| value >= recommended),
         Verdict::Advice,
         [
-            sysctl_fix(NAME, wanted),
+            sysctl_fix(NAME, recommended),
             sysctl_fix("net.ipv4.tcp_syncookies", "1"),
         ],
     )
@@ -95,11 +95,11 @@ fn check_packet_queue(host: &Host) -> Check {
     let drops = host.backlog_drops.unwrap_or(0);
     let value = host.number(NAME).unwrap_or(0);
     // If the queue has dropped packets, recommend twice its present length.
-    let wanted = match drops {
+    let recommended = match drops {
         0 => formula::packet_queue(),
         _ => formula::packet_queue().max(value * 2),
     };
-    Check::at_least_check(host, NAME, wanted, Verdict::Advice).with_reason(format!(
+    Check::at_least_check(host, NAME, recommended, Verdict::Advice).with_reason(format!(
         "packets that RPS, a tunnel or the loopback passes to a busy core wait in this queue: 150,000 a second for 10 ms, as a power of two. {} were dropped so far",
         format_count(drops)
     ))
@@ -122,32 +122,32 @@ fn check_hash_buckets(host: &Host, workload: &Workload) -> Check {
         ),
     });
     let minimum = formula::buckets_min(workload.connections);
-    let wanted = formula::buckets_recommended(workload.connections);
+    let recommended = formula::buckets_recommended(workload.connections);
     Check::new(NAME, shown, format!("at least {}", format_count(minimum)))
         .with_reason(format!(
             "the hash table of established connections. With more than eight connections in a bucket, each packet searches a long chain; here they are {} on average. The kernel sets the size when the host starts; for two in a bucket it needs {}",
             value.map_or("?".to_string(), |value| format!("{:.1}", workload.connections as f64 / value as f64)),
-            format_count(wanted)
+            format_count(recommended)
         ))
         .change_unless(
             value.is_none_or(|value| value >= minimum),
             Verdict::Advice,
             [format!(
-                "add thash_entries={wanted} to the kernel's command line (GRUB_CMDLINE_LINUX) and start the host again"
+                "add thash_entries={recommended} to the kernel's command line (GRUB_CMDLINE_LINUX) and start the host again"
             )],
         )
 }
 
 fn check_orphans(host: &Host, workload: &Workload) -> Check {
-    let wanted = formula::orphans(workload.connections);
-    Check::at_least_check(host, "net.ipv4.tcp_max_orphans", wanted, Verdict::Advice).with_reason(
+    let recommended = formula::orphans(workload.connections);
+    Check::at_least_check(host, "net.ipv4.tcp_max_orphans", recommended, Verdict::Advice).with_reason(
         "sockets that the server has closed and whose peers do not answer: an eighth of the connections. At the limit the kernel resets them",
     )
 }
 
 fn check_time_wait(host: &Host, workload: &Workload) -> Check {
-    let wanted = formula::time_waits(workload.connections, workload.accepts_per_s);
-    Check::at_least_check(host, "net.ipv4.tcp_max_tw_buckets", wanted, Verdict::Advice).with_reason(format!(
+    let recommended = formula::time_waits(workload.connections, workload.accepts_per_s);
+    Check::at_least_check(host, "net.ipv4.tcp_max_tw_buckets", recommended, Verdict::Advice).with_reason(format!(
         "connections that the server closed first, which the kernel remembers for 60 s: as many a second as are accepted ({}), at most all. At the limit the kernel forgets them at once, and logs that",
         format_count(workload.accepts_per_s)
     ))
@@ -163,13 +163,13 @@ fn check_tw_reuse(host: &Host) -> Check {
 fn check_tw_recycle(host: &Host) -> Check {
     const NAME: &str = "net.ipv4.tcp_tw_recycle";
     let value = host.number(NAME);
-    let why = "removed in Linux 4.12. Before, 1 dropped clients that share an address. Only tcp_tw_reuse is left";
+    let reason = "removed in Linux 4.12. Before, 1 dropped clients that share an address. Only tcp_tw_reuse is left";
     match value {
         None => Check::new(NAME, Some("gone".to_string()), "gone")
-            .with_reason(why)
+            .with_reason(reason)
             .with_verdict(Verdict::Obsolete),
         Some(value) => Check::new(NAME, Some(format_count(value)), "0")
-            .with_reason(why)
+            .with_reason(reason)
             .change_unless(value == 0, Verdict::Change, [sysctl_fix(NAME, "0")]),
     }
 }

@@ -18,12 +18,12 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
                 .with_reason("connections are not tracked, so no table can get full"),
         ];
     };
-    let wanted = formula::conntrack_entries(workload.connections);
-    let why = format!(
+    let recommended = formula::conntrack_entries(workload.connections);
+    let reason = format!(
         "an entry of {} B for each connection, and a quarter more for connections that have ended: {}. At the limit the kernel drops new connections. \
          Or do not track the server's port: nft add rule ip raw prerouting tcp dport PORT notrack, and the same for output",
         formula::TRACKED_BYTES,
-        format_bytes(wanted * formula::TRACKED_BYTES),
+        format_bytes(recommended * formula::TRACKED_BYTES),
     );
     if !host.tracks_connections() {
         return vec![
@@ -33,10 +33,10 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
                     .map(|max| format!("{}, and nothing is tracked", format_count(max))),
                 format!(
                     "at least {} if connections are tracked",
-                    format_count(wanted)
+                    format_count(recommended)
                 ),
             )
-            .with_reason(why)
+            .with_reason(reason)
             .with_verdict(Verdict::Note),
         ];
     }
@@ -44,13 +44,13 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     let max_check = Check::new(
         MAX,
         value.map(|value| format!("{}, {} used", format_count(value), format_count(entries))),
-        format!("at least {}", format_count(wanted)),
+        format!("at least {}", format_count(recommended)),
     )
-    .with_reason(why)
+    .with_reason(reason)
     .change_unless(
-        value.is_none_or(|value| value >= wanted),
+        value.is_none_or(|value| value >= recommended),
         Verdict::Change,
-        [sysctl_fix(MAX, wanted)],
+        [sysctl_fix(MAX, recommended)],
     );
     let buckets_check = Check::at_least_check(
         host,

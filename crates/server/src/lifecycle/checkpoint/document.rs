@@ -24,7 +24,7 @@ pub enum Unusable {
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unusable::Damaged(why) => f.write_str(why),
+            Unusable::Damaged(reason) => f.write_str(reason),
             Unusable::Unreadable(path, error) => write!(f, "{}: {error}", path.display()),
         }
     }
@@ -43,8 +43,8 @@ impl Unusable {
     }
 
     /// The reason `Damaged` for the document with this name.
-    pub fn damaged(name: &Path, why: impl fmt::Display) -> Unusable {
-        Unusable::Damaged(format!("{}: {why}", name.display()))
+    pub fn damaged(name: &Path, reason: impl fmt::Display) -> Unusable {
+        Unusable::Damaged(format!("{}: {reason}", name.display()))
     }
 }
 
@@ -114,13 +114,13 @@ pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = from.read_exact(&mut preamble);
     read.map_err(|error| Unusable::from_read_error(name, error))?;
-    let format = format_of(&preamble).map_err(|why| Unusable::damaged(name, why))?;
+    let format = format_of(&preamble).map_err(|reason| Unusable::damaged(name, reason))?;
     if format != FORMAT {
         return Err(Unusable::damaged(name, "another version has written it"));
     }
     let mut block = Vec::new();
     read_block(from, name, 0, &mut block)?;
-    Head::read(&block).map_err(|why| Unusable::damaged(name, why))
+    Head::read(&block).map_err(|reason| Unusable::damaged(name, reason))
 }
 
 /// Reads a document into a home.
@@ -132,7 +132,7 @@ pub fn read_into(
     from: &mut impl Read,
     name: &Path,
 ) -> Result<(), Unusable> {
-    let to_damaged = |why| Unusable::damaged(name, why);
+    let to_damaged = |reason| Unusable::damaged(name, reason);
     let head = read_head(from, name)?;
     restored.begin_snapshot(&head).map_err(to_damaged)?;
     let mut block = Vec::new();
@@ -166,7 +166,7 @@ pub fn read_block(
     let head = (&block[..]).try_into();
     let head: [u8; BLOCK_HEAD_BYTES] =
         head.map_err(|_| Unusable::damaged(name, "it is not whole"))?;
-    let damaged = |why| Unusable::damaged(name, why);
+    let damaged = |reason| Unusable::damaged(name, reason);
     let bytes = block_bytes(&head).map_err(damaged)?;
     block.clear();
     let read = from.take(bytes as u64).read_to_end(block);

@@ -135,23 +135,23 @@ pub enum CheckpointError {
 }
 
 impl From<Unusable> for CheckpointError {
-    fn from(why: Unusable) -> CheckpointError {
-        match why {
-            Unusable::Damaged(why) => CheckpointError::Damaged(why),
-            Unusable::Unreadable(..) => CheckpointError::Other(why.to_string()),
+    fn from(reason: Unusable) -> CheckpointError {
+        match reason {
+            Unusable::Damaged(reason) => CheckpointError::Damaged(reason),
+            Unusable::Unreadable(..) => CheckpointError::Other(reason.to_string()),
         }
     }
 }
 
 impl From<String> for CheckpointError {
-    fn from(why: String) -> CheckpointError {
-        CheckpointError::Other(why)
+    fn from(reason: String) -> CheckpointError {
+        CheckpointError::Other(reason)
     }
 }
 
 impl From<crore_nats::Error> for CheckpointError {
-    fn from(why: crore_nats::Error) -> CheckpointError {
-        CheckpointError::Other(why.to_string())
+    fn from(reason: crore_nats::Error) -> CheckpointError {
+        CheckpointError::Other(reason.to_string())
     }
 }
 

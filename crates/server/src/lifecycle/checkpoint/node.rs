@@ -85,10 +85,14 @@ struct CheckpointThreshold {
 
 impl CheckpointThreshold {
     /// The threshold for one of `partitions` partitions, by these settings.
-    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> CheckpointThreshold {
+    fn for_partition(
+        settings: &Settings,
+        partitions: usize,
+        status: &PartitionStatus,
+    ) -> CheckpointThreshold {
         let share = settings.checkpoint_bytes as u64 / partitions.max(1) as u64;
-        let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
-        let history = history_bytes(settings, partitions, of).unwrap_or(u64::MAX);
+        let former = status.checkpoint.as_ref().map_or(0, |it| it.bytes);
+        let history = history_bytes(settings, partitions, status).unwrap_or(u64::MAX);
         let age_s = match settings.history_age_s {
             0 => u64::MAX,
             age_s => u64::from(age_s) / HISTORY_DIVISOR,
@@ -101,38 +105,39 @@ impl CheckpointThreshold {
     }
 
     /// Whether a checkpoint is due.
-    fn is_due(self, of: &PartitionStatus) -> bool {
-        let has_new_batches = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
-        let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s);
-        of.behind_bytes >= self.bytes || (is_old || of.is_full) && has_new_batches
+    fn is_due(self, status: &PartitionStatus) -> bool {
+        let has_new_batches = status.checkpoint.as_ref().map_or(0, |it| it.sequence) < status.read;
+        let is_old = age_s(status).is_some_and(|age_s| age_s >= self.age_s);
+        status.behind_bytes >= self.bytes || (is_old || status.is_full) && has_new_batches
     }
 
     /// Whether a checkpoint is long overdue.
-    fn is_late(self, of: &PartitionStatus) -> bool {
-        let has_new_batches = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
-        let is_old = has_new_batches && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
-        of.behind_bytes >= self.bytes.saturating_mul(OVERDUE_FACTOR) || is_old
+    fn is_late(self, status: &PartitionStatus) -> bool {
+        let has_new_batches = status.checkpoint.as_ref().map_or(0, |it| it.sequence) < status.read;
+        let is_old = has_new_batches && age_s(status).is_some_and(|age_s| age_s >= self.age_s * 2);
+        status.behind_bytes >= self.bytes.saturating_mul(OVERDUE_FACTOR) || is_old
     }
 }
 
 /// The limit of the log of one of `partitions` partitions, in bytes, if there is one. The stream may have less room than the settings ask
 /// for.
-fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Option<u64> {
-    let asked = settings.history_bytes as u64 / partitions.max(1) as u64;
-    let limits = [asked, of.bytes_max / MAX_BYTES_FACTOR];
+fn history_bytes(settings: &Settings, partitions: usize, status: &PartitionStatus) -> Option<u64> {
+    let setting = settings.history_bytes as u64 / partitions.max(1) as u64;
+    let limits = [setting, status.bytes_max / MAX_BYTES_FACTOR];
     limits.into_iter().filter(|it| *it > 0).min()
 }
 
 /// The number of partitions whose next checkpoint is long overdue.
 pub fn late(settings: &Settings, all: &[PartitionStatus]) -> usize {
-    let is_late =
-        |it: &&PartitionStatus| CheckpointThreshold::of(settings, all.len(), it).is_late(it);
+    let is_late = |it: &&PartitionStatus| {
+        CheckpointThreshold::for_partition(settings, all.len(), it).is_late(it)
+    };
     all.iter().filter(is_late).count()
 }
 
 /// The age of the newest checkpoint.
-pub fn age_s(of: &PartitionStatus) -> Option<u64> {
-    let checkpoint = of.checkpoint.as_ref()?;
+pub fn age_s(status: &PartitionStatus) -> Option<u64> {
+    let checkpoint = status.checkpoint.as_ref()?;
     Some(clock::unix_s().saturating_sub(checkpoint.unix_s))
 }
 
@@ -154,7 +159,7 @@ pub fn usable(
             );
         }
         match store.why_unusable(checkpoint)? {
-            Some(why) => tracing::warn!("cluster: {checkpoint} does not count: {why}"),
+            Some(reason) => tracing::warn!("cluster: {checkpoint} does not count: {reason}"),
             None => found.push(checkpoint.clone()),
         }
     }
@@ -212,16 +217,19 @@ impl CheckpointMaker {
                     continue;
                 }
             }
-            for (partition, of) in (0..).zip(&partitions) {
+            for (partition, status) in (0..).zip(&partitions) {
                 let began = Instant::now();
-                match of.is_full {
+                match status.is_full {
                     true => _ = full.entry(partition).or_insert(began),
                     false => _ = full.remove(&partition),
                 }
-                let threshold =
-                    CheckpointThreshold::of(&self.context.settings, partitions.len(), of);
+                let threshold = CheckpointThreshold::for_partition(
+                    &self.context.settings,
+                    partitions.len(),
+                    status,
+                );
                 let waits = not_before.get(&partition).is_some_and(|at| began < *at);
-                if waits || !threshold.is_due(of) || !self.is_responsible(partition, &full) {
+                if waits || !threshold.is_due(status) || !self.is_responsible(partition, &full) {
                     continue;
                 }
                 match self.make_checkpoint(partition) {
@@ -232,10 +240,10 @@ impl CheckpointMaker {
                         list_at = began;
                     }
                     Err(CheckpointError::Stops) => return,
-                    Err(CheckpointError::Other(why) | CheckpointError::Damaged(why)) => {
+                    Err(CheckpointError::Other(reason) | CheckpointError::Damaged(reason)) => {
                         stats.failed.fetch_add(1, Relaxed);
                         tracing::error!(
-                            "cluster: no checkpoint of partition {partition}, so that its log only grows: {why}"
+                            "cluster: no checkpoint of partition {partition}, so that its log only grows: {reason}"
                         );
                         not_before.insert(partition, Instant::now() + RETRY_DELAY);
                     }
@@ -292,7 +300,7 @@ impl CheckpointMaker {
                 header.first_offset = stored.sequence << OFFSET_BITS;
                 header.unix_s = stored.unix_s;
                 let folded = shadow.apply_batch(&header, &stored.bytes);
-                folded.map_err(|why| format!("batch {}: {why}", stored.sequence))?;
+                folded.map_err(|reason| format!("batch {}: {reason}", stored.sequence))?;
             }
             newest = Some(stored.bytes);
         }
@@ -336,7 +344,7 @@ impl CheckpointMaker {
         // that contains them.
         let first = store.first_sequence(partition)?;
         let all = store.list_and_update_status()?;
-        let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
+        let usable = usable(store, &all, partition).map_err(|reason| format!("{reason:#}"))?;
         let (shadows, mut damaged) = (Shadow::world(world, world.epoch), Vec::new());
         for checkpoint in usable {
             self.worker.check_not_stopping()?;
@@ -347,16 +355,16 @@ impl CheckpointMaker {
             let mut restored = Shadow::restored(&shadows, partition, now);
             match read(store, &checkpoint, &mut restored, &AtomicU64::new(0)) {
                 Ok(()) => {
-                    let restored = restored.finish().map_err(|why| why.to_string())?;
+                    let restored = restored.finish().map_err(|reason| reason.to_string())?;
                     return Ok((Shadow::new(restored), checkpoint.sequence, damaged));
                 }
-                Err(Unusable::Damaged(why)) => {
+                Err(Unusable::Damaged(reason)) => {
                     tracing::error!(
-                        "cluster: {why}: the one before counts, and it is removed when a newer one is stored"
+                        "cluster: {reason}: the one before counts, and it is removed when a newer one is stored"
                     );
                     damaged.push(checkpoint);
                 }
-                Err(why) => return Err(why.into()),
+                Err(reason) => return Err(reason.into()),
             }
         }
         let history = LogExtent {
@@ -364,14 +372,14 @@ impl CheckpointMaker {
             checkpoint_ends: &[],
         };
         if let Err(hole) = history.replay_after() {
-            let why = describe_hole(hole, partition);
+            let reason = describe_hole(hole, partition);
             return Err(format!(
-                "{why} No further one can be made, publishes are refused once the log is full, and a node that is started now exits. {HOLE_REMEDY}"
+                "{reason} No further one can be made, publishes are refused once the log is full, and a node that is started now exits. {HOLE_REMEDY}"
             )
             .into());
         }
         let restored = Shadow::restored(&shadows, partition, Now { s: 1, unix_s: 0 });
-        let shadow = Shadow::new(restored.finish().map_err(|why| why.to_string())?);
+        let shadow = Shadow::new(restored.finish().map_err(|reason| reason.to_string())?);
         Ok((shadow, 0, damaged))
     }
 
@@ -407,10 +415,10 @@ impl CheckpointMaker {
     /// The newest checkpoints of the current epoch.
     fn kept(&self, all: &[Checkpoint], partition: PartitionId) -> Vec<Checkpoint> {
         let epoch = (self.context.world)().epoch;
-        let of = all
+        let current = all
             .iter()
             .filter(|it| it.partition == partition && it.epoch == epoch);
-        of.take(KEPT).cloned().collect()
+        current.take(KEPT).cloned().collect()
     }
 
     /// Purges the batches beyond `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the
@@ -418,17 +426,17 @@ impl CheckpointMaker {
     fn purge_all(&self, full: &FullPartitions) -> Result<(), crore_nats::Error> {
         let all = self.store().list_and_update_status()?;
         let partitions = self.context.engine.cluster.status().partitions;
-        for (partition, of) in (0..).zip(&partitions) {
-            let most = history_bytes(&self.context.settings, partitions.len(), of);
-            let is_long = most.is_some_and(|most| of.bytes > most);
+        for (partition, status) in (0..).zip(&partitions) {
+            let bytes_max = history_bytes(&self.context.settings, partitions.len(), status);
+            let is_long = bytes_max.is_some_and(|bytes_max| status.bytes > bytes_max);
             let may_be_old = self.context.settings.history_age_s > 0;
             if !(is_long || may_be_old) || !self.is_responsible(partition, full) {
                 continue;
             }
-            match self.purge(partition, of, most, &all) {
+            match self.purge(partition, status, bytes_max, &all) {
                 Ok(()) | Err(CheckpointError::Stops) => {}
-                Err(CheckpointError::Other(why) | CheckpointError::Damaged(why)) => {
-                    tracing::warn!("cluster: partition {partition} is not purged: {why}");
+                Err(CheckpointError::Other(reason) | CheckpointError::Damaged(reason)) => {
+                    tracing::warn!("cluster: partition {partition} is not purged: {reason}");
                 }
             }
         }
@@ -438,32 +446,33 @@ impl CheckpointMaker {
     fn purge(
         &self,
         partition: PartitionId,
-        of: &PartitionStatus,
-        most: Option<u64>,
+        status: &PartitionStatus,
+        bytes_max: Option<u64>,
         all: &[Checkpoint],
     ) -> Result<(), CheckpointError> {
         let store = self.store();
-        let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
+        let usable = usable(store, all, partition).map_err(|reason| format!("{reason:#}"))?;
         let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
         let history = LogExtent {
             first_batch: store.first_sequence(partition)?,
             checkpoint_ends: &contained,
         };
-        let by_bytes = most.map(|most| store.first_sequence_within_bytes(partition, most));
+        let by_bytes =
+            bytes_max.map(|bytes_max| store.first_sequence_within_bytes(partition, bytes_max));
         let by_age = match self.context.settings.history_age_s {
             0 => None,
             age_s => Some(clock::counted_s().saturating_sub(age_s.into())),
         };
         let by_age = by_age.map(|before_s| store.first_sequence_since(partition, before_s));
-        let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
-        let mut before = history.first_to_keep(wanted, of.is_full);
+        let first_allowed = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
+        let mut before = history.first_to_keep(first_allowed, status.is_full);
         if before <= history.first_batch {
             return Ok(());
         }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
             // The newest checkpoint must be intact: the one before it is useless without these batches.
-            let (_, whole, _) = self.load_shadow(&(self.context.world)(), partition)?;
-            before = before.min(whole);
+            let (_, read_until, _) = self.load_shadow(&(self.context.world)(), partition)?;
+            before = before.min(read_until);
         }
         if before > history.first_batch {
             store.purge(partition, before)?;
@@ -521,7 +530,7 @@ mod tests {
             (&short, Some((1, 800)), 1, false, false),
         ] {
             let of = partition(former, behind_bytes);
-            let threshold = CheckpointThreshold::of(settings, 16, &of);
+            let threshold = CheckpointThreshold::for_partition(settings, 16, &of);
             let found = (threshold.is_due(&of), threshold.is_late(&of));
             assert_eq!(found, (is_due, is_late), "{former:?}, {behind_bytes}");
         }

@@ -182,10 +182,10 @@ impl CheckpointMaker {
             let directory = &self.context.settings.directory;
             let shortage = room.shortage(directory, self.shares_disk);
             if self.attempted_within(NO_ROOM_DELAY) {
-                if let Some(why) = &shortage
+                if let Some(reason) = &shortage
                     && !mem::replace(&mut self.is_shortage_logged, true)
                 {
-                    tracing::error!("state.directory: {why}");
+                    tracing::error!("state.directory: {reason}");
                 }
                 if room.is_too_small {
                     continue;
@@ -233,10 +233,10 @@ impl CheckpointMaker {
                     }
                 }
                 Err(CheckpointError::Stops) => return,
-                Err(CheckpointError::Other(why)) => {
+                Err(CheckpointError::Other(reason)) => {
                     stats.failed.fetch_add(1, Relaxed);
                     tracing::error!(
-                        "state.directory: no checkpoint was made, so the log only grows: {why}"
+                        "state.directory: no checkpoint was made, so the log only grows: {reason}"
                     );
                     let is_next_in_place = self.room(&state).base_write == BaseWrite::InPlace;
                     not_before = match room.base_write {
@@ -244,12 +244,12 @@ impl CheckpointMaker {
                         _ => Instant::now() + RETRY_DELAY,
                     };
                 }
-                Err(CheckpointError::Damaged(why)) => {
+                Err(CheckpointError::Damaged(reason)) => {
                     stats.failed.fetch_add(1, Relaxed);
                     // The damage is logged once, because it remains until the server starts again.
                     if !stats.damaged.swap(true, Relaxed) {
                         tracing::error!(
-                            "state.directory: no checkpoint was made, so the log only grows: {why}; memory still has all messages: stop the server in \
+                            "state.directory: no checkpoint was made, so the log only grows: {reason}; memory still has all messages: stop the server in \
                              order (SIGTERM), which writes them all to disk again, and check the disk; after a crash the missing messages would be lost, and clients would be told of a gap"
                         );
                     }
@@ -403,7 +403,7 @@ impl CheckpointMaker {
         };
         let partition_of = |batch: &[u8]| match Header::read(batch) {
             Ok(header) => Ok(header.partition),
-            Err(why) => Err(format!("a batch of the log cannot be read: {why}")),
+            Err(reason) => Err(format!("a batch of the log cannot be read: {reason}")),
         };
         let index = Index::new(
             &open()?,
@@ -413,8 +413,8 @@ impl CheckpointMaker {
             world.partitions,
             partition_of,
         )?;
-        if let Some(why) = index.damaged {
-            return Err(CheckpointError::Damaged(why));
+        if let Some(reason) = index.damaged {
+            return Err(CheckpointError::Damaged(reason));
         }
         let mut reader = Reader::new(open()?);
         let mut partitions: Vec<u16> = (0..world.partitions).collect();
@@ -442,13 +442,13 @@ impl CheckpointMaker {
                 checksum = checksum_after(checksum, batch);
                 let folded =
                     Header::read(batch).and_then(|header| shadow.apply_batch(&header, batch));
-                folded.map_err(|why| why.to_string())?;
+                folded.map_err(|reason| reason.to_string())?;
             }
             if checksum != index.checksum(partition) {
-                let why = format!(
+                let reason = format!(
                     "partition {partition} of the log was read as other bytes than just before: its disk or memory is faulty"
                 );
-                return Err(why.into());
+                return Err(reason.into());
             }
             let home = world.placement().home_of(partition);
             let document = match room.base_write {
@@ -465,14 +465,14 @@ impl CheckpointMaker {
                     self.reserve(self.kept_bytes(), written);
                 }
                 // The documents of other partitions may become smaller. Then this document has room at the next attempt.
-                Err(CheckpointError::Other(why)) if is_in_place => {
-                    not_replaced = Some(why);
+                Err(CheckpointError::Other(reason)) if is_in_place => {
+                    not_replaced = Some(reason);
                 }
-                Err(why) => return Err(why),
+                Err(reason) => return Err(reason),
             }
         }
-        if let Some(why) = not_replaced {
-            return Err(why.into());
+        if let Some(reason) = not_replaced {
+            return Err(reason.into());
         }
         let end = LogEnd {
             segment: first.max(last + 1),

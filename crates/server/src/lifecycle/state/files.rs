@@ -562,7 +562,7 @@ mod tests {
     use super::Base;
 
     #[test]
-    fn a_base_is_known_by_its_whole_name() {
+    fn base_is_recognised_only_by_its_complete_name() {
         let base = Base {
             number: 12,
             end: (3, 456),

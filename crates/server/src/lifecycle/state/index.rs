@@ -59,7 +59,7 @@ impl Index {
             ScanEvent::Batch(place, batch) if place.group > checkpoint_group => {
                 match partition_of(batch) {
                     Ok(partition) => index.add(partition, &place, batch),
-                    Err(why) => damaged = Some(why),
+                    Err(reason) => damaged = Some(reason),
                 }
             }
             ScanEvent::Batch(..) => {}

@@ -31,9 +31,9 @@ struct Document {
 }
 
 impl From<Unusable> for anyhow::Error {
-    fn from(why: Unusable) -> anyhow::Error {
-        match why {
-            Unusable::Damaged(why) => anyhow::Error::msg(why),
+    fn from(reason: Unusable) -> anyhow::Error {
+        match reason {
+            Unusable::Damaged(reason) => anyhow::Error::msg(reason),
             Unusable::Unreadable(path, error) => unreadable(&path, &error),
         }
     }
@@ -58,12 +58,12 @@ pub fn newest(directory: &Path) -> anyhow::Result<(Option<Documents>, Option<Par
                 remove_bases(directory, Some(base))?;
                 return Ok((Some(documents), partitions));
             }
-            Err(Unusable::Damaged(why)) => {
+            Err(Unusable::Damaged(reason)) => {
                 let heads = paths.iter().filter_map(|path| open(path).ok());
                 partitions = partitions.or(heads.map(|(head, _)| head.partitions).next());
-                set_aside(directory, base, &why)?;
+                set_aside(directory, base, &reason)?;
             }
-            Err(why @ Unusable::Unreadable(..)) => return Err(why.into()),
+            Err(reason @ Unusable::Unreadable(..)) => return Err(reason.into()),
         }
     }
     remove_bases(directory, None)?;
@@ -113,7 +113,7 @@ impl Documents {
             }
         }
         let finished = restored.finish();
-        finished.map_err(|why| Unusable::Damaged(why.to_string()))
+        finished.map_err(|reason| Unusable::Damaged(reason.to_string()))
     }
 
     /// The values that all documents have in common: the epoch, the seed, and the number of partitions.
@@ -157,10 +157,10 @@ pub fn restore(
 ///
 /// # Errors
 /// The errors of the file system.
-pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> {
+pub fn set_aside(directory: &Path, base: Base, reason: &str) -> anyhow::Result<()> {
     let aside = directory.join(SET_ASIDE);
     tracing::error!(
-        "state.directory: {why}; the files are set aside in {}, what they hold begins anew, and positions of before are told a gap",
+        "state.directory: {reason}; the files are set aside in {}, what they hold begins anew, and positions of before are told a gap",
         aside.display()
     );
     match fs::remove_dir_all(&aside) {
@@ -180,7 +180,7 @@ fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
         all.push(Document { path, head });
     }
     all.sort_by_key(|document| document.head.home);
-    let damaged = |why: &str| Unusable::Damaged(why.to_string());
+    let damaged = |reason: &str| Unusable::Damaged(reason.to_string());
     let head = all.first().ok_or_else(|| damaged("it has no documents"))?;
     let head = head.head;
     let alike = |(home, it): (ShardId, &Document)| it.head == Head { home, ..head };

@@ -160,8 +160,8 @@ pub fn resume(
                     last.filter(|_| documents.as_ref().is_some_and(|it| !it.voids_positions));
                 let before = match before.transpose() {
                     Ok(before) => before,
-                    Err(why) => {
-                        replayed.lost.get_or_insert(why);
+                    Err(reason) => {
+                        replayed.lost.get_or_insert(reason);
                         None
                     }
                 };
@@ -187,10 +187,10 @@ pub fn resume(
                 }
                 return Ok(resumed);
             }
-            Err(ReplayError::Documents(why)) => {
+            Err(ReplayError::Documents(reason)) => {
                 let damaged = documents.take().expect("they were read");
                 partitions_before = before;
-                load::set_aside(directory, damaged.base, &why)?;
+                load::set_aside(directory, damaged.base, &reason)?;
             }
             Err(ReplayError::Start(error)) => return Err(error),
         }
@@ -232,11 +232,11 @@ fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> Part
 /// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told of a gap. `base`
 /// is the first offset of the log's last life (the time since its last start).
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
-    let Some((why, touched)) = &replayed.damage else {
+    let Some((reason, touched)) = &replayed.damage else {
         return;
     };
     tracing::error!(
-        "state.directory: {why}; clients with positions of before in partitions {touched:?} of {} are told a gap",
+        "state.directory: {reason}; clients with positions of before in partitions {touched:?} of {} are told a gap",
         world.partitions
     );
     let placement = world.placement();
@@ -255,8 +255,8 @@ fn unlogged_topics_lost(
 ) -> Option<String> {
     let before = read_note(directory, RULES).ok()??;
     let is_lost = !documents?.clean && !before.is_empty() && before != world.rules.durability();
-    let why = "rule.durable is another one than at the last start, after which the server did not stop in order";
-    is_lost.then(|| why.to_string())
+    let reason = "rule.durable is another one than at the last start, after which the server did not stop in order";
+    is_lost.then(|| reason.to_string())
 }
 
 /// The time of the start, in the seconds counted by the server that wrote these documents.

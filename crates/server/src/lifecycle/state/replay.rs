@@ -116,14 +116,14 @@ fn combine(
         homes,
         last_batches,
         damaged,
-        why,
+        reason,
     } = of_homes;
     let ReadLog { log, found, .. } = read;
-    if let (None, Some(why)) = (documents, &why) {
+    if let (None, Some(reason)) = (documents, &reason) {
         // A batch with a valid checksum cannot be read, so the number of partitions was changed. The documents, which name the former number,
         // are lost.
         return Err(ReplayError::Start(anyhow::anyhow!(
-            "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
+            "partitions = {} does not go with the log in {}, whose documents are lost: {reason}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
             world.partitions,
             source.directory.display()
@@ -154,12 +154,12 @@ fn combine(
     touched.extend(damaged.into_iter().filter(|it| *it < world.partitions));
     touched.sort_unstable();
     touched.dedup();
-    let why = read.lost.map(|it| it.to_string()).or(why);
+    let reason = read.lost.map(|it| it.to_string()).or(reason);
     Ok(Replayed {
         homes,
         log: Some(log),
         lost: short,
-        damage: why.map(|why| (why, touched)),
+        damage: reason.map(|reason| (reason, touched)),
         is_damaged: !found.damages.is_empty(),
         outdated_sessions: 0,
         last_unix_s: read.last_unix_s,
@@ -190,14 +190,14 @@ fn join(
                 all.homes.extend(home.homes);
                 all.last_batches.extend(home.last_batches);
                 all.damaged.extend(home.damaged);
-                all.why = all.why.or(home.why);
+                all.reason = all.reason.or(home.reason);
             }
-            Err(Unusable::Damaged(why)) => documents = documents.or(Some(why)),
-            Err(why) => return Err(ReplayError::Start(why.into())),
+            Err(Unusable::Damaged(reason)) => documents = documents.or(Some(reason)),
+            Err(reason) => return Err(ReplayError::Start(reason.into())),
         }
     }
     match documents {
-        Some(why) => Err(ReplayError::Documents(why)),
+        Some(reason) => Err(ReplayError::Documents(reason)),
         None => Ok(all),
     }
 }
@@ -211,7 +211,7 @@ struct RestoredHomes {
     last_batches: Vec<(PartitionId, LastBatch)>,
     /// Partitions with unreadable batches, and the reason why the first such batch is unreadable.
     damaged: Vec<PartitionId>,
-    why: Option<String>,
+    reason: Option<String>,
 }
 
 /// Restores a home: reads the documents, then applies the batches that it receives.
@@ -224,14 +224,14 @@ fn read_home(
 ) -> Result<RestoredHomes, Unusable> {
     let mut shard = restore(home, documents, world, now)?;
     let last_batches = shard.last_batches();
-    let (mut damaged, mut why) = (Vec::new(), None);
+    let (mut damaged, mut reason) = (Vec::new(), None);
     for run in runs {
         for batch in run.each() {
             let header = Header::read(batch);
             let folded = header.and_then(|header| shard.apply_logged_batch(&header, batch, now));
             if let Err(error) = folded {
                 damaged.extend(header.map(|header| header.partition));
-                why.get_or_insert(format!("a batch of the log cannot be read: {error}"));
+                reason.get_or_insert(format!("a batch of the log cannot be read: {error}"));
             }
         }
     }
@@ -242,7 +242,7 @@ fn read_home(
         homes: vec![shard],
         last_batches,
         damaged,
-        why,
+        reason,
     })
 }
 

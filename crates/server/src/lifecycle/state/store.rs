@@ -49,9 +49,9 @@ pub async fn store(
             );
             Ok(())
         }
-        Err(why) => {
+        Err(reason) => {
             let _ = return_room_of_incomplete_base(directory);
-            Err(why)
+            Err(reason)
         }
     }
 }

@@ -224,7 +224,7 @@ fn the_example_is_made_from_the_table() {
             made.push('\n');
             let off = OFF.iter().find(|(path, _)| *path == table);
             let sign = if off.is_some() { "#" } else { "" };
-            made += &off.map_or(String::new(), |(_, why)| format!("# {why}\n"));
+            made += &off.map_or(String::new(), |(_, reason)| format!("# {reason}\n"));
             made += &match (table, is_list) {
                 ("", _) => String::new(),
                 (table, true) => format!("{sign}[[{table}]]\n"),

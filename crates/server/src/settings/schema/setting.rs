@@ -192,7 +192,7 @@ impl Setting {
             value => {
                 let entry = self
                     .convert_entry(value)
-                    .map_err(|what| problems.fail(reported_path, what));
+                    .map_err(|message| problems.fail(reported_path, message));
                 return entry
                     .ok()
                     .map(|value| self.to_absolute_path(value, &problems.folder));
@@ -206,7 +206,7 @@ impl Setting {
             };
             let entry = self.convert_entry(value);
             entry
-                .map_err(|what| problems.fail(reported_path, what))
+                .map_err(|message| problems.fail(reported_path, message))
                 .ok()
         });
         let list: Vec<Value> = entries.collect();

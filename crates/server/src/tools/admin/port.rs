@@ -39,13 +39,13 @@ impl AdminPort<'_> {
         let error = value.as_ref().and_then(|value| value.get("error"));
         match (value.as_ref(), error, head.status) {
             (Some(_), _, 200..300) => Ok(value.unwrap_or_default()),
-            (_, Some(why), 401) => {
+            (_, Some(error), 401) => {
                 bail!(
                     "{}; give it with --token or in {TOKEN_VARIABLE}",
-                    value_text(why)
+                    value_text(error)
                 )
             }
-            (_, Some(why), _) => bail!("{} ({})", value_text(why), head.status_text()),
+            (_, Some(error), _) => bail!("{} ({})", value_text(error), head.status_text()),
             // The answer is not from an admin port, but from a data port or another program.
             _ => bail!(
                 "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",

@@ -27,15 +27,15 @@ pub fn dump(
 ) -> anyhow::Result<bool> {
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut written, mut is_good) = (Ok(()), true);
-    let mut damage = |what: String| {
+    let mut damage = |message: String| {
         is_good = false;
         // If stderr is closed, the exit code still reports the damage.
-        let _ = writeln!(io::stderr(), "crore: damage: {what}");
+        let _ = writeln!(io::stderr(), "crore: damage: {message}");
     };
     let recovered = source.walk(|found| {
         let (place, bytes) = match found {
             _ if written.is_err() => return,
-            ScanEvent::Damage(what) => return damage(what.to_string()),
+            ScanEvent::Damage(message) => return damage(message.to_string()),
             ScanEvent::Batch(place, bytes) => (place, bytes),
         };
         let header = Header::read(bytes);
@@ -56,9 +56,9 @@ pub fn dump(
             };
             batch::for_each_record(bytes, each).map(|_| ())
         });
-        if let Err(why) = read {
+        if let Err(reason) = read {
             damage(format!(
-                "a batch in segment {} at byte {} cannot be read: {why}",
+                "a batch in segment {} at byte {} cannot be read: {reason}",
                 place.segment, place.batch_offset
             ));
         }

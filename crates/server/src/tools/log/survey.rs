@@ -102,7 +102,7 @@ struct Fault {
     segment: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     byte: Option<u64>,
-    what: String,
+    message: String,
 }
 
 impl Survey {
@@ -156,12 +156,12 @@ impl Survey {
             && !recovered.is_replaced_by_checkpoint
             && recovered.last_group < base.group
         {
-            let what = format!(
+            let message = format!(
                 "the log ends with group {}, before group {} of its base",
                 recovered.last_group, base.group
             );
             let place = recovered.torn_group.map(|torn| (torn.segment, torn.offset));
-            survey.fault(place, what);
+            survey.fault(place, message);
         }
         Ok(survey)
     }
@@ -171,8 +171,8 @@ impl Survey {
         let (base, directory) = (source.base?, source.state.as_ref()?);
         let documents = match Documents::of(directory, base) {
             Ok(documents) => documents,
-            Err(why) => {
-                self.fault(None, format!("the base cannot be used: {why}"));
+            Err(reason) => {
+                self.fault(None, format!("the base cannot be used: {reason}"));
                 return None;
             }
         };
@@ -180,7 +180,7 @@ impl Survey {
         for path in base.documents(directory).unwrap_or_default() {
             match state::verify(&path) {
                 Ok(of_document) => bytes += of_document,
-                Err(why) => self.fault(None, why.to_string()),
+                Err(reason) => self.fault(None, reason.to_string()),
             }
         }
         let head = documents.head();
@@ -227,7 +227,7 @@ impl Survey {
         );
         let header = match read {
             Ok(header) => header,
-            Err(why) => return self.fault(here, format!("{which} cannot be read: {why}")),
+            Err(reason) => return self.fault(here, format!("{which} cannot be read: {reason}")),
         };
         let entry = found.entry(header.partition).or_default();
         entry.partition = header.partition;
@@ -246,15 +246,15 @@ impl Survey {
         let before = entry.last_offset;
         entry.last_offset = before.max(last);
         if !ascends {
-            let what = format!(
+            let message = format!(
                 "{which} has offset {} of partition {}, which had come to {before}",
                 header.first_offset, header.partition
             );
-            self.fault(here, what);
+            self.fault(here, message);
         }
     }
 
-    fn fault(&mut self, place: Option<(u64, u64)>, what: String) {
+    fn fault(&mut self, place: Option<(u64, u64)>, message: String) {
         if self.damages.len() == FAULTS_MAX {
             self.more_damages += 1;
             return;
@@ -262,7 +262,7 @@ impl Survey {
         self.damages.push(Fault {
             segment: place.map(|it| it.0),
             byte: place.map(|it| it.1),
-            what,
+            message,
         });
     }
 
@@ -304,7 +304,7 @@ impl Survey {
     pub fn faults_text(&self) -> String {
         let mut text = String::new();
         for fault in &self.damages {
-            text.push_str(&format!("damage: {}\n", fault.what));
+            text.push_str(&format!("damage: {}\n", fault.message));
         }
         if self.more_damages > 0 {
             text.push_str(&format!("damage: {} more\n", self.more_damages));

@@ -148,7 +148,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     let default = (args.protocol == Protocol::Poll).then_some("live");
     let since = args.since.as_deref().or(default);
     let mut session = Session::new(servers, &args.topics, since, args.line_format());
-    session.left = args.count;
+    session.remaining = args.count;
     session.end = (args.timeout).map(|time| Instant::now() + Duration::from_secs(time));
     let mut backoff = MIN_BACKOFF;
     let mut untried = session.servers();
@@ -165,7 +165,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         }
         match stop {
             Stop::Done => return Ok(()),
-            Stop::Refused(why) => bail!("{why}"),
+            Stop::Refused(reason) => bail!("{reason}"),
             // A long-poll gets its first answer only with the first message, so its timeout without an answer is no failure.
             Stop::Lost(_)
                 if session.is_over()
@@ -173,21 +173,21 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
             {
                 return outcome_at_timeout(&session, args);
             }
-            Stop::Lost(why) if !session.ever_answered => {
+            Stop::Lost(reason) if !session.ever_answered => {
                 let failed = format!("{}: cannot subscribe", session.server());
                 untried -= 1;
                 if untried == 0 {
-                    return Err(anyhow::anyhow!(why)).context(failed);
+                    return Err(anyhow::anyhow!(reason)).context(failed);
                 }
-                tracing::warn!("{failed}: {why}; trying the next server");
+                tracing::warn!("{failed}: {reason}; trying the next server");
                 session.move_on();
             }
-            Stop::Lost(why) => {
+            Stop::Lost(reason) => {
                 let mut wait = backoff.mul_f64(0.5 + 0.5 * random_fraction());
                 wait = session.time_left().map_or(wait, |left| wait.min(left));
                 tracing::warn!(
                     wait_ms = wait.as_millis(),
-                    "connection lost, trying again: {why}"
+                    "connection lost, trying again: {reason}"
                 );
                 session.warn_without_position();
                 thread::sleep(wait);
@@ -200,11 +200,11 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
 
 /// The outcome when `--timeout` is over: an error if `--count` messages have not come.
 fn outcome_at_timeout(session: &Session<'_>, args: &SubArgs) -> anyhow::Result<()> {
-    match (args.count, session.left) {
-        (Some(count), Some(left)) => {
+    match (args.count, session.remaining) {
+        (Some(count), Some(remaining)) => {
             bail!(
                 "--timeout: {} of {count} messages came in time",
-                count - left
+                count - remaining
             )
         }
         _ => Ok(()),

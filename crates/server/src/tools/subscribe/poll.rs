@@ -17,7 +17,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
             200 => {
                 session.answered();
                 if lost {
-                    session.gap(position(&head));
+                    session.report_gap(position_in_etag(&head));
                 }
                 let body = connection.read_whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
@@ -27,12 +27,12 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 session.answered();
                 connection.read_whole_body(MAX_ENVELOPE_BYTES)?;
                 if lost {
-                    session.gap(position(&head));
+                    session.report_gap(position_in_etag(&head));
                 }
             }
             _ => return Err(refusal(&mut connection, &head)),
         }
-        if let Some(position) = position(&head) {
+        if let Some(position) = position_in_etag(&head) {
             session.set_position(position);
         }
         connection = match connection.into_reusable() {
@@ -43,7 +43,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
 }
 
 /// The position in the `ETag` (RFC 9110 section 8.8.3).
-fn position(head: &Head) -> Option<&str> {
+fn position_in_etag(head: &Head) -> Option<&str> {
     let tag = head.header("etag")?;
     tag.strip_prefix("W/")
         .unwrap_or(tag)

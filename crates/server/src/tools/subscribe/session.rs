@@ -58,7 +58,7 @@ pub struct Session<'a> {
     /// The position to continue from, usually the id of the last printed message.
     position: Option<String>,
     /// The number of messages that are still to be printed. None without `--count`.
-    pub left: Option<u64>,
+    pub remaining: Option<u64>,
     /// The time at which `--timeout` is over.
     pub end: Option<Instant>,
     /// Whether the server has accepted the subscription at least once.
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
             since,
             format,
             position: None,
-            left: None,
+            remaining: None,
             end: None,
             ever_answered: false,
             progressed: false,
@@ -207,9 +207,9 @@ impl<'a> Session<'a> {
             self.position = envelope.id;
         }
         self.progressed = true;
-        if let Some(left) = &mut self.left {
-            *left -= 1;
-            if *left == 0 {
+        if let Some(remaining) = &mut self.remaining {
+            *remaining -= 1;
+            if *remaining == 0 {
                 return Err(Stop::Done);
             }
         }
@@ -217,10 +217,10 @@ impl<'a> Session<'a> {
     }
 
     /// Warns that messages before the server's `position` are lost, and why.
-    pub fn gap(&self, position: Option<&str>) {
+    pub fn report_gap(&self, position: Option<&str>) {
         let seen = self.position.as_deref().or(self.since).and_then(epoch);
         let lives = seen.zip(position.and_then(epoch));
-        let why = match lives.is_some_and(|(seen, now)| seen != now) {
+        let reason = match lives.is_some_and(|(seen, now)| seen != now) {
             true => {
                 "the server has begun anew since then, and its log does not have them (state.directory keeps them on disk; a restored backup lacks the newest)"
             }
@@ -228,13 +228,13 @@ impl<'a> Session<'a> {
                 "the log no longer has them (rule.log_bytes, rule.log_age_s, rule.log_messages)"
             }
         };
-        tracing::warn!("messages before the next one are lost: {why} ({GAP_EVENT})");
+        tracing::warn!("messages before the next one are lost: {reason} ({GAP_EVENT})");
     }
 
     /// Warns of a notice of the server, such as a gap, and continues from the notice's position.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
         match name {
-            GAP_EVENT => self.gap(position),
+            GAP_EVENT => self.report_gap(position),
             _ => {
                 tracing::warn!("the server says {name}: messages may be missing before this point")
             }
@@ -256,10 +256,10 @@ pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
     let body = connection
         .read_whole_body(MAX_REFUSAL_BYTES)
         .unwrap_or_default();
-    let why = refusals::refusal(head, &body);
-    let what = format!("the server refused the subscription: {why}");
+    let reason = refusals::refusal(head, &body);
+    let message = format!("the server refused the subscription: {reason}");
     match head.status {
-        408 | 429 | 500..=599 => Stop::Lost(what),
-        _ => Stop::Refused(what),
+        408 | 429 | 500..=599 => Stop::Lost(message),
+        _ => Stop::Refused(message),
     }
 }

@@ -118,13 +118,13 @@ fn send(stream: &mut Stream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
 
 fn closed(code: Option<u16>, words: &[u8]) -> Stop {
     let code = code.unwrap_or(1005);
-    let what = format!(
+    let message = format!(
         "the server closed the subscription: {code}{}",
         reason(words)
     );
     if is_final(code) {
-        Stop::Refused(what)
+        Stop::Refused(message)
     } else {
-        Stop::Lost(what)
+        Stop::Lost(message)
     }
 }

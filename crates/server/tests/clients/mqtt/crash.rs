@@ -1,7 +1,7 @@
 //! Tests durable sessions (`state.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by
 //! itself.
 
-use super::peer::{Peer, Way};
+use super::peer::{Peer, Variant};
 use super::side_by_side;
 use crate::servers::Servers;
 use crate::support::broker::Broker;
@@ -53,7 +53,7 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
         let of_topic = &mut received[number % 2];
         let newest = of_topic.last().copied();
         let is_new = of_topic.insert(number);
-        let case = format!("{:?} {client}: {message:?} after {newest:?}", peer.way);
+        let case = format!("{:?} {client}: {message:?} after {newest:?}", peer.variant);
         assert!(is_new || repeats && message.qos == 1, "{case}");
         assert!(!is_new || newest.is_none_or(|it| number > it), "{case}");
     }
@@ -61,9 +61,9 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
 }
 
 /// Kills the server while one client is connected and another is away. Both resume their sessions at the server that `again` starts.
-fn go_on_after_a_kill(way: Way, again: impl Fn() -> Option<Broker>) {
+fn go_on_after_a_kill(variant: Variant, again: impl Fn() -> Option<Broker>) {
     let Some(broker) = again() else { return };
-    let mut peer = Peer::start(way, &Arc::new(broker));
+    let mut peer = Peer::start(variant, &Arc::new(broker));
     for client in ["stays", "away"] {
         let properties = json!({ "session_expiry_s": LONG_S });
         let reconnect = client == "stays";
@@ -75,31 +75,31 @@ fn go_on_after_a_kill(way: Way, again: impl Fn() -> Option<Broker>) {
     publish(&mut peer, 0..MESSAGES);
     peer.crash_server(|| again().expect("a server of ours"));
     publish(&mut peer, MESSAGES..2 * MESSAGES);
-    assert!(peer.connect_session("away", false, LONG_S), "{way:?}");
+    assert!(peer.connect_session("away", false, LONG_S), "{variant:?}");
     receive_all(&peer, "away", false);
-    let connack = peer.next("stays", "connack");
-    assert_eq!(connack["session_present"], true, "{way:?}: {connack}");
+    let connack = peer.next_event("stays", "connack");
+    assert_eq!(connack["session_present"], true, "{variant:?}: {connack}");
     receive_all(&peer, "stays", true);
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn sessions_go_on_after_the_server_was_killed() {
-    side_by_side(&[4, 5], |way| {
+    side_by_side(&[4, 5], |variant| {
         let (state, port) = (State::new(), hold_port());
-        go_on_after_a_kill(way, || start(&state, port.addr()));
+        go_on_after_a_kill(variant, || start(&state, port.addr()));
     });
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn sessions_go_on_at_another_node_after_theirs_was_killed() {
-    side_by_side(&[4, 5], |way| {
+    side_by_side(&[4, 5], |variant| {
         let Some(servers) = Servers::start(1) else {
             return;
         };
         let port = hold_port();
         // The other node has the address of the first, where the clients reconnect.
-        go_on_after_a_kill(way, || start_node(&servers, port.addr()));
+        go_on_after_a_kill(variant, || start_node(&servers, port.addr()));
     });
 }

@@ -1,7 +1,7 @@
 //! Tests messages from publishers to subscribers: quality of service, filters, and retained messages.
 
-use super::each;
-use super::peer::{Library, Peer, Way};
+use super::for_each_variant;
+use super::peer::{Library, Peer, Variant};
 use crate::support::broker::Broker;
 use serde_json::json;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const UNDER_WAY: usize = 50;
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_message_comes_with_the_lower_of_both_qualities() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("publisher", json!({}));
         for granted in 0..=2 {
             let name = format!("subscriber{granted}");
@@ -43,23 +43,23 @@ fn a_message_comes_with_the_lower_of_both_qualities() {
 fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
     // mqtt.js sends every publish at once, whatever Receive Maximum the CONNACK gives.
     let broker = Arc::new(Broker::start());
-    for door in ["tcp", "ws"] {
-        let way = Way {
+    for transport in ["tcp", "ws"] {
+        let variant = Variant {
             library: Library::MqttJs,
-            door,
+            transport,
             version: 5,
         };
-        let mut peer = Peer::start(way, &broker);
+        let mut peer = Peer::start(variant, &broker);
         peer.connect("publisher", json!({}));
         peer.connect("subscriber", json!({}));
         for qos in [1, 2] {
             let topic = format!("burst/{qos}");
             peer.subscribe("subscriber", &[(&topic, 2)]);
-            let how = json!({ "topic": peer.own(&topic), "count": MANY, "qos": qos });
-            peer.tell("burst", "publisher", how);
+            let how = json!({ "topic": peer.unique_name(&topic), "count": MANY, "qos": qos });
+            peer.send_command("burst", "publisher", how);
             for n in 0..MANY {
-                let done = peer.next("publisher", "published");
-                assert_eq!(done["reason"], 0, "{n} of QoS {qos} over {door}");
+                let done = peer.next_event("publisher", "published");
+                assert_eq!(done["reason"], 0, "{n} of QoS {qos} over {transport}");
             }
             let wanted: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
             assert_eq!(peer.data("subscriber", MANY), wanted);
@@ -70,21 +70,21 @@ fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn many_messages_come_once_and_in_order() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("publisher", json!({}));
         peer.connect("subscriber", json!({}));
         peer.subscribe("subscriber", &[("q/+", 2)]);
         for qos in 0..=2u8 {
             let topic = format!("q/{qos}");
             let wanted: Vec<String> = (0..MANY).map(|n| format!("{qos}-{n}")).collect();
-            let own = peer.own(&topic);
+            let own = peer.unique_name(&topic);
             for data in wanted.chunks(UNDER_WAY) {
                 for data in data {
                     let how = json!({ "topic": own, "payload": data, "qos": qos, "retain": false });
-                    peer.tell("publish", "publisher", how);
+                    peer.send_command("publish", "publisher", how);
                 }
                 for _ in data {
-                    peer.next("publisher", "published");
+                    peer.next_event("publisher", "published");
                 }
             }
             assert_eq!(peer.data("subscriber", MANY), wanted);
@@ -96,7 +96,7 @@ fn many_messages_come_once_and_in_order() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_large_message_comes_whole_and_an_empty_one_too() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("t", 1)]);
         let large = "words, ".repeat(30_000);
@@ -116,7 +116,7 @@ fn a_large_message_comes_whole_and_an_empty_one_too() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn filters_match_by_levels() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("publisher", json!({}));
         let table: &[(&str, &[&str])] = &[
             ("a/b/c", &["a/b/c"]),
@@ -128,7 +128,7 @@ fn filters_match_by_levels() {
             ("#", &["a", "a/b", "a/b/c", "a//c", "d"]),
         ];
         for (number, (filter, _)) in table.iter().enumerate() {
-            let id = peer.own(&number.to_string());
+            let id = peer.unique_name(&number.to_string());
             peer.connect(filter, json!({ "id": id }));
             assert_eq!(peer.subscribe(filter, &[(filter, 1)]), [1], "{filter}");
         }
@@ -149,19 +149,19 @@ fn filters_match_by_levels() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn wildcards_at_the_start_do_not_match_dollar_topics() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         // The server's own topics are not below this run's name, so these filters are used as they are.
         for filter in ["#", "+/broker/uptime", "+/#"] {
-            peer.tell(
+            peer.send_command(
                 "subscribe",
                 "it",
                 json!({ "filters": [{ "filter": filter, "qos": 0 }] }),
             );
-            peer.next("it", "suback");
+            peer.next_event("it", "suback");
         }
         let own = peer
-            .topics("it")
+            .remaining_topics("it")
             .into_iter()
             .find(|topic| topic.starts_with('$'));
         assert_eq!(own, None);
@@ -171,7 +171,7 @@ fn wildcards_at_the_start_do_not_match_dollar_topics() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn overlapping_subscriptions_give_one_copy_with_the_highest_quality() {
-    each(|peer| {
+    for_each_variant(|peer| {
         if !peer.broker.is_crore() {
             return; // several copies are allowed, and Mosquitto sends them in 5
         }
@@ -188,11 +188,11 @@ fn overlapping_subscriptions_give_one_copy_with_the_highest_quality() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn unsubscribed_client_gets_no_more() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("a", 1), ("b", 1)]);
         let reasons = peer.unsubscribe("it", &["a", "never"]);
-        if peer.is_five() {
+        if peer.is_v5() {
             assert_eq!(reasons, [0, 0x11]);
         }
         peer.publish("it", "a", "gone", 1);
@@ -204,7 +204,7 @@ fn unsubscribed_client_gets_no_more() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_new_subscription_replaces_the_old_one() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("t", 0)]);
         assert_eq!(peer.subscribe("it", &[("t", 2)]), [2]);
@@ -218,7 +218,7 @@ fn a_new_subscription_replaces_the_old_one() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_retained_message_waits_for_subscribers() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("publisher", json!({}));
         peer.connect("early", json!({}));
         peer.subscribe("early", &[("r/#", 1)]);
@@ -258,7 +258,7 @@ fn expect_late(peer: &mut Peer, name: &str, filter: &str, wanted: &[&str]) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn to_those_who_are_there_a_retained_message_is_not_marked() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("t", 1)]);
         peer.retain("it", "t", "new");

@@ -1,7 +1,7 @@
 //! Tests messages between MQTT and the other protocols. A message published over MQTT is delivered over HTTP, Server-Sent Events and
 //! WebSocket, and the reverse, with its content type, time to live, key and event name.
 
-use super::peer::{Library, Peer, Way};
+use super::peer::{Library, Peer, Variant};
 use crate::client::{Client, curl};
 use crate::support::Server;
 use crate::support::broker::Broker;
@@ -14,12 +14,12 @@ fn start() -> Option<Peer> {
     if !broker.is_crore() {
         return None;
     }
-    let way = Way {
+    let variant = Variant {
         library: Library::MqttJs,
-        door: "tcp",
+        transport: "tcp",
         version: 5,
     };
-    let mut peer = Peer::start(way, &Arc::new(broker));
+    let mut peer = Peer::start(variant, &Arc::new(broker));
     peer.connect("it", json!({}));
     Some(peer)
 }
@@ -30,7 +30,7 @@ fn server(peer: &Peer) -> &Server {
 
 /// Publishes with `curl`.
 fn post(peer: &Peer, topic: &str, headers: &[&str], data: &str) {
-    let url = server(peer).url(&format!("/pub/{}", peer.own(topic)));
+    let url = server(peer).url(&format!("/pub/{}", peer.unique_name(topic)));
     let mut args = vec!["--fail", "--data-binary", data, &url];
     for header in headers {
         args.extend(["-H", header]);
@@ -40,7 +40,7 @@ fn post(peer: &Peer, topic: &str, headers: &[&str], data: &str) {
 
 /// The head of a long-poll's answer, in lower case, and the body.
 fn poll(peer: &Peer, topic: &str) -> (String, String) {
-    let url = server(peer).url(&format!("/sub/{}?since=oldest", peer.own(topic)));
+    let url = server(peer).url(&format!("/sub/{}?since=oldest", peer.unique_name(topic)));
     let answer = curl(&["-i", &url]);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     (head.to_ascii_lowercase(), body.to_string())
@@ -101,7 +101,7 @@ fn a_message_of_mqtt_expires_in_the_log() {
         let how = json!({ "topic": "t", "payload": data, "properties": properties });
         peer.publish_with("it", how);
     }
-    server(&peer).await_kept(&peer.own("t"), 1);
+    server(&peer).await_kept(&peer.unique_name("t"), 1);
     assert_eq!(poll(&peer, "t").1, "long");
 }
 
@@ -110,7 +110,7 @@ fn a_message_of_mqtt_expires_in_the_log() {
 fn pages_and_devices_share_a_topic() {
     let Some(mut peer) = start() else { return };
     peer.subscribe("it", &[("t", 1)]);
-    let topic = peer.own("t");
+    let topic = peer.unique_name("t");
     let url = server(&peer).url(&format!("/sub/{topic}"));
     let stream = Client::python("httpx_stream.py", &[&url, "live"]);
     let socket = Client::node("ws_client.mjs", &[&url, "live"]);

@@ -1,6 +1,6 @@
 //! Tests the options of a subscription in MQTT 5, and the capabilities that the server announces.
 
-use super::each_five;
+use super::for_each_v5_variant;
 use super::peer::{Library, Peer};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn one(filter: &str, option: &str, value: Value) -> Value {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn no_local_keeps_a_client_s_own_messages_away() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         for name in ["it", "other"] {
             peer.connect(name, json!({}));
         }
@@ -28,7 +28,7 @@ fn no_local_keeps_a_client_s_own_messages_away() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn retain_as_published_keeps_the_mark() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe_with("it", one("t", "as_published", true.into()));
         peer.retain("it", "t", "kept");
@@ -42,7 +42,7 @@ fn retain_as_published_keeps_the_mark() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn retain_handling_says_when_retained_messages_come() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         peer.retain("it", "t", "kept");
         peer.subscribe_with("it", one("t", "handling", 2.into()));
@@ -61,7 +61,7 @@ fn retain_handling_says_when_retained_messages_come() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_message_names_the_subscriptions_that_it_comes_for() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         let filters = [
             ("a/b", json!({ "identifier": 1 })),
@@ -107,7 +107,7 @@ fn identifiers_of(properties: &Value) -> Vec<u64> {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_message_that_is_too_large_for_a_client_is_left_out() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("small", json!({ "properties": { "packet_max": 200 } }));
         peer.connect("large", json!({}));
         for name in ["small", "large"] {
@@ -125,7 +125,7 @@ fn a_message_that_is_too_large_for_a_client_is_left_out() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_server_says_what_it_can() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         let connack = peer.connect("it", json!({}));
         let connack_properties = &connack["properties"];
         // A capability that the CONNACK does not mention is available. All of these are available.
@@ -152,7 +152,7 @@ fn the_server_says_what_it_can() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_client_s_aliases_stand_for_topics() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("subscriber", json!({}));
         peer.subscribe("subscriber", &[("a/+", 1)]);
         let connack = peer.connect("it", json!({ "auto_alias": true }));
@@ -174,23 +174,23 @@ fn a_client_s_aliases_stand_for_topics() {
 
 fn send_aliased(peer: &mut Peer, topic: &str, alias: usize, first: bool) {
     let mut how = json!({ "payload": "x", "qos": 1, "retain": false });
-    how["topic"] = peer.own(topic).into();
-    if peer.way.library == Library::Paho {
+    how["topic"] = peer.unique_name(topic).into();
+    if peer.variant.library == Library::Paho {
         how["properties"] = json!({ "alias": alias });
         if !first {
             how["topic"] = "".into();
         }
     }
-    peer.tell("publish", "it", how);
-    assert_eq!(peer.next("it", "published")["reason"], 0);
+    peer.send_command("publish", "it", how);
+    assert_eq!(peer.next_event("it", "published")["reason"], 0);
 }
 
 /// mqtt.js resolves the aliases that the server assigns. A library that did not ask for aliases gets none.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_server_s_aliases_stand_for_topics() {
-    each_five(|peer| {
-        let most = if peer.way.library == Library::MqttJs {
+    for_each_v5_variant(|peer| {
+        let most = if peer.variant.library == Library::MqttJs {
             3
         } else {
             0

@@ -20,20 +20,20 @@ pub enum Library {
 
 /// A way to speak MQTT: a library, a transport and a version.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct Variant {
     pub library: Library,
     /// The transport: `tcp` or `ws`.
-    pub door: &'static str,
+    pub transport: &'static str,
     /// The protocol level of the CONNECT: 4 is MQTT 3.1.1, 5 is MQTT 5.
     pub version: u8,
 }
 
 pub struct Peer {
-    pub way: Way,
+    pub variant: Variant,
     pub broker: Arc<Broker>,
     client: Client,
     /// The library's events that no test has asked for yet.
-    said: RefCell<Vec<Value>>,
+    unread_events: RefCell<Vec<Value>>,
 }
 
 /// A message as a client received it.
@@ -49,66 +49,72 @@ pub struct Message {
 }
 
 impl Peer {
-    pub fn start(way: Way, broker: &Arc<Broker>) -> Peer {
+    pub fn start(variant: Variant, broker: &Arc<Broker>) -> Peer {
         Peer {
-            way,
+            variant,
             broker: Arc::clone(broker),
-            client: process(way.library),
-            said: RefCell::default(),
+            client: process(variant.library),
+            unread_events: RefCell::default(),
         }
     }
 
-    pub fn is_five(&self) -> bool {
-        self.way.version == 5
+    pub fn is_v5(&self) -> bool {
+        self.variant.version == 5
     }
 
     /// A name that no other run of the scenario uses.
-    pub fn own(&self, name: &str) -> String {
+    pub fn unique_name(&self, name: &str) -> String {
         format!(
             "{:?}-{}-{}/{name}",
-            self.way.library, self.way.door, self.way.version
+            self.variant.library, self.variant.transport, self.variant.version
         )
     }
 
-    /// Sends a command to the library. `how` may override every field.
-    pub fn tell(&mut self, action: &str, client: &str, how: Value) {
-        let mut command = json!({ "do": action, "client": client, "version": self.way.version });
-        for (name, value) in how.as_object().expect("an object") {
+    /// Sends a command to the library. `options` may override every field.
+    pub fn send_command(&mut self, action: &str, client: &str, options: Value) {
+        let mut command =
+            json!({ "do": action, "client": client, "version": self.variant.version });
+        for (name, value) in options.as_object().expect("an object") {
             command[name] = value.clone();
         }
         self.client.tell(&command);
     }
 
-    /// Connects without waiting. `how` has the options that differ from the default (a clean session without a will).
-    pub fn connecting(&mut self, client: &str, how: Value) {
-        let port = match self.way.door {
+    /// Connects without waiting. `options` has the options that differ from the default (a clean session without a will).
+    pub fn start_connect(&mut self, client: &str, options: Value) {
+        let port = match self.variant.transport {
             "tcp" => self.broker.tcp_port(),
             _ => self.broker.ws_port(),
         };
-        let mut all = json!({
-            "id": self.own(client),
+        let mut arguments = json!({
+            "id": self.unique_name(client),
             "clean": true,
-            "door": self.way.door,
+            "door": self.variant.transport,
             "port": port,
         });
-        for (name, value) in how.as_object().expect("an object") {
-            all[name] = value.clone();
+        for (name, value) in options.as_object().expect("an object") {
+            arguments[name] = value.clone();
         }
-        self.tell("connect", client, all);
+        self.send_command("connect", client, arguments);
     }
 
     /// Connects and returns what the CONNACK said, which must be success.
-    pub fn connect(&mut self, client: &str, how: Value) -> Value {
-        self.connecting(client, how);
-        let connack = self.next(client, "connack");
-        assert_eq!(connack["reason"], 0, "{}: {connack}", self.whose(client));
+    pub fn connect(&mut self, client: &str, options: Value) -> Value {
+        self.start_connect(client, options);
+        let connack = self.next_event(client, "connack");
+        assert_eq!(
+            connack["reason"],
+            0,
+            "{}: {connack}",
+            self.client_label(client)
+        );
         connack
     }
 
     /// Connects with a session that outlives its connection, in MQTT 5 by this many seconds. Returns whether a session was present.
     pub fn connect_session(&mut self, client: &str, clean: bool, expiry_s: u32) -> bool {
-        let how = json!({ "clean": clean, "properties": { "session_expiry_s": expiry_s } });
-        self.connect(client, how)["session_present"] == true
+        let options = json!({ "clean": clean, "properties": { "session_expiry_s": expiry_s } });
+        self.connect(client, options)["session_present"] == true
     }
 
     /// Subscribes to filters below this run's own name, and returns the reason codes.
@@ -121,20 +127,20 @@ impl Peer {
     }
 
     /// Subscribes with options and properties, and returns the reason codes.
-    pub fn subscribe_with(&mut self, client: &str, mut how: Value) -> Vec<u64> {
-        for it in how["filters"].as_array_mut().expect("filters") {
+    pub fn subscribe_with(&mut self, client: &str, mut options: Value) -> Vec<u64> {
+        for it in options["filters"].as_array_mut().expect("filters") {
             it["filter"] = self
                 .own_filter(it["filter"].as_str().expect("a filter"))
                 .into();
         }
-        self.tell("subscribe", client, how);
-        numbers(&self.next(client, "suback")["reasons"])
+        self.send_command("subscribe", client, options);
+        numbers(&self.next_event(client, "suback")["reasons"])
     }
 
     pub fn unsubscribe(&mut self, client: &str, filters: &[&str]) -> Vec<u64> {
         let filters: Vec<String> = filters.iter().map(|it| self.own_filter(it)).collect();
-        self.tell("unsubscribe", client, json!({ "filters": filters }));
-        numbers(&self.next(client, "unsuback")["reasons"])
+        self.send_command("unsubscribe", client, json!({ "filters": filters }));
+        numbers(&self.next_event(client, "unsuback")["reasons"])
     }
 
     /// The filter with this run's own name in it, after `$share/GROUP/` if there is one.
@@ -143,8 +149,8 @@ impl Peer {
             .strip_prefix("$share/")
             .and_then(|rest| rest.split_once('/'))
         {
-            Some((group, filter)) => format!("$share/{group}/{}", self.own(filter)),
-            None => self.own(filter),
+            Some((group, filter)) => format!("$share/{group}/{}", self.unique_name(filter)),
+            None => self.unique_name(filter),
         }
     }
 
@@ -165,26 +171,28 @@ impl Peer {
     }
 
     /// Publishes with properties, and returns the reason code.
-    pub fn publish_with(&mut self, client: &str, how: Value) -> u64 {
-        let mut all = json!({ "qos": 1, "retain": false });
-        for (name, value) in how.as_object().expect("an object") {
-            all[name] = value.clone();
+    pub fn publish_with(&mut self, client: &str, options: Value) -> u64 {
+        let mut arguments = json!({ "qos": 1, "retain": false });
+        for (name, value) in options.as_object().expect("an object") {
+            arguments[name] = value.clone();
         }
-        all["topic"] = self.own(all["topic"].as_str().expect("a topic")).into();
-        self.tell("publish", client, all);
-        self.next(client, "published")["reason"]
+        arguments["topic"] = self
+            .unique_name(arguments["topic"].as_str().expect("a topic"))
+            .into();
+        self.send_command("publish", client, arguments);
+        self.next_event(client, "published")["reason"]
             .as_u64()
             .expect("a code")
     }
 
     /// A client's next message, with the topic as the test names it, without this run's own name.
     pub fn message(&self, client: &str) -> Message {
-        self.read(&self.next(client, "message"))
+        self.to_message(&self.next_event(client, "message"))
     }
 
-    fn read(&self, event: &Value) -> Message {
+    fn to_message(&self, event: &Value) -> Message {
         let text = |name: &str| event[name].as_str().expect("text").to_string();
-        let own = self.own("");
+        let own = self.unique_name("");
         let topic = text("topic");
         Message {
             topic: topic
@@ -205,38 +213,38 @@ impl Peer {
     }
 
     /// The data of all messages to this client, until none has come for a while.
-    pub fn rest(&self, client: &str) -> Vec<String> {
-        let next_message = || self.find(client, "message", QUIET);
+    pub fn remaining_data(&self, client: &str) -> Vec<String> {
+        let next_message = || self.find_event(client, "message", QUIET);
         std::iter::from_fn(next_message)
-            .map(|event| self.read(&event).data)
+            .map(|event| self.to_message(&event).data)
             .collect()
     }
 
     /// The topics of all messages to this client, until none has come for a while.
-    pub fn topics(&self, client: &str) -> Vec<String> {
-        let next_message = || self.find(client, "message", QUIET);
+    pub fn remaining_topics(&self, client: &str) -> Vec<String> {
+        let next_message = || self.find_event(client, "message", QUIET);
         std::iter::from_fn(next_message)
-            .map(|event| self.read(&event).topic)
+            .map(|event| self.to_message(&event).topic)
             .collect()
     }
 
     /// Panics if another message comes to this client.
     pub fn expect_quiet(&self, client: &str) {
-        if let Some(event) = self.find(client, "message", QUIET) {
-            panic!("{}: {event} came too much", self.whose(client));
+        if let Some(event) = self.find_event(client, "message", QUIET) {
+            panic!("{}: {event} came too much", self.client_label(client));
         }
     }
 
     /// Ends the connection with a DISCONNECT.
     pub fn disconnect(&mut self, client: &str) {
-        self.tell("disconnect", client, json!({}));
-        self.next(client, "closed");
+        self.send_command("disconnect", client, json!({}));
+        self.next_event(client, "closed");
     }
 
     /// Ends the connection without a DISCONNECT.
     pub fn cut(&mut self, client: &str) {
-        self.tell("cut", client, json!({}));
-        self.next(client, "closed");
+        self.send_command("cut", client, json!({}));
+        self.next_event(client, "closed");
     }
 
     /// Kills the server, as a crash would, and starts another one. No other peer may use the server.
@@ -248,36 +256,41 @@ impl Peer {
     /// Kills the process with all its clients, and starts another.
     pub fn kill(&mut self) {
         self.client.kill();
-        self.client = process(self.way.library);
-        self.said.borrow_mut().clear();
+        self.client = process(self.variant.library);
+        self.unread_events.borrow_mut().clear();
     }
 
     /// A client's next event of this kind.
-    pub fn next(&self, client: &str, kind: &str) -> Value {
-        self.find(client, kind, PATIENCE)
-            .unwrap_or_else(|| panic!("{}: no {kind}; {:?}", self.whose(client), self.said))
+    pub fn next_event(&self, client: &str, kind: &str) -> Value {
+        self.find_event(client, kind, PATIENCE).unwrap_or_else(|| {
+            panic!(
+                "{}: no {kind}; {:?}",
+                self.client_label(client),
+                self.unread_events
+            )
+        })
     }
 
-    fn find(&self, client: &str, kind: &str, time: Duration) -> Option<Value> {
-        let wanted = |event: &Value| event["client"] == client && event["kind"] == kind;
-        let mut held = self.said.borrow_mut();
-        if let Some(at) = held.iter().position(wanted) {
-            return Some(held.remove(at));
+    fn find_event(&self, client: &str, kind: &str, time: Duration) -> Option<Value> {
+        let is_wanted = |event: &Value| event["client"] == client && event["kind"] == kind;
+        let mut events = self.unread_events.borrow_mut();
+        if let Some(index) = events.iter().position(is_wanted) {
+            return Some(events.remove(index));
         }
         let started = Instant::now();
-        while let Some(left) = time.checked_sub(started.elapsed()) {
-            let event = self.client.within(left)?;
-            assert_ne!(event["kind"], "error", "{:?}: {event}", self.way);
-            if wanted(&event) {
+        while let Some(remaining) = time.checked_sub(started.elapsed()) {
+            let event = self.client.within(remaining)?;
+            assert_ne!(event["kind"], "error", "{:?}: {event}", self.variant);
+            if is_wanted(&event) {
                 return Some(event);
             }
-            held.push(event);
+            events.push(event);
         }
         None
     }
 
-    fn whose(&self, client: &str) -> String {
-        format!("{:?}, client {client}", self.way)
+    fn client_label(&self, client: &str) -> String {
+        format!("{:?}, client {client}", self.variant)
     }
 }
 

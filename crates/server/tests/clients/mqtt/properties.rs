@@ -1,12 +1,12 @@
 //! Tests that subscribers receive the MQTT 5 properties of a message.
 
-use super::each_five;
+use super::for_each_v5_variant;
 use serde_json::json;
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn properties_are_carried_through() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         let wanted = json!({
             "payload_format": 1,
             "content_type": "application/json; charset=utf-8",
@@ -34,7 +34,7 @@ fn properties_are_carried_through() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_message_without_properties_has_none() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("t", 1)]);
         peer.publish("it", "t", "x", 1);
@@ -45,7 +45,7 @@ fn a_message_without_properties_has_none() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_retained_message_keeps_its_properties() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         let wanted = json!({ "content_type": "text/x", "user": [["k", "v"]] });
         peer.connect("it", json!({}));
         let how = json!({ "topic": "t", "payload": "x", "retain": true, "properties": wanted });
@@ -59,7 +59,7 @@ fn a_retained_message_keeps_its_properties() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_session_keeps_what_came_while_it_was_away_with_its_properties() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         let wanted = json!({ "content_type": "text/x", "correlation": "1", "user": [["k", "v"]] });
         peer.connect_session("it", false, 600);
         peer.subscribe("it", &[("t", 1)]);
@@ -77,13 +77,14 @@ fn a_session_keeps_what_came_while_it_was_away_with_its_properties() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_request_is_answered_where_it_says() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         for name in ["asks", "answers"] {
             peer.connect(name, json!({}));
         }
         peer.subscribe("asks", &[("answers/1", 1)]);
         peer.subscribe("answers", &[("ask", 1)]);
-        let properties = json!({ "response_topic": peer.own("answers/1"), "correlation": "c1" });
+        let properties =
+            json!({ "response_topic": peer.unique_name("answers/1"), "correlation": "c1" });
         peer.publish_with(
             "asks",
             json!({ "topic": "ask", "payload": "?", "properties": properties }),
@@ -93,7 +94,7 @@ fn a_request_is_answered_where_it_says() {
             .as_str()
             .expect("a topic");
         let back = json!({
-            "topic": to.strip_prefix(&peer.own("")).expect("our own"),
+            "topic": to.strip_prefix(&peer.unique_name("")).expect("our own"),
             "payload": "!",
             "properties": { "correlation": request.properties["correlation"] },
         });

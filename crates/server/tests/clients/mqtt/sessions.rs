@@ -1,7 +1,7 @@
 //! Tests sessions that outlive their connection, takeovers, and expiry.
 
 use super::peer::Peer;
-use super::{each, each_five};
+use super::{for_each_v5_variant, for_each_variant};
 use serde_json::{Value, json};
 
 /// Session expiry in seconds: longer than any test takes.
@@ -10,7 +10,7 @@ const LONG_S: u32 = 600;
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_session_goes_on_after_its_client_was_killed() {
-    each(|peer| {
+    for_each_variant(|peer| {
         assert!(!peer.connect_session("it", false, LONG_S));
         peer.subscribe("it", &[("a", 1), ("b/+", 2)]);
         peer.connect("publisher", json!({}));
@@ -49,7 +49,7 @@ fn a_session_goes_on_after_its_client_was_killed() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_session_goes_on_after_a_farewell() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect_session("it", false, LONG_S);
         peer.subscribe("it", &[("t", 1), ("left", 1)]);
         peer.unsubscribe("it", &["left"]);
@@ -67,7 +67,7 @@ fn a_session_goes_on_after_a_farewell() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_clean_start_forgets() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect_session("it", false, LONG_S);
         peer.subscribe("it", &[("t", 1)]);
         peer.disconnect("it");
@@ -87,16 +87,16 @@ fn a_clean_start_forgets() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_second_connection_takes_the_session_over() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect_session("first", false, LONG_S);
         peer.subscribe("first", &[("t", 1)]);
-        let id = peer.own("first");
+        let id = peer.unique_name("first");
         let how = json!({ "id": id, "clean": false, "properties": { "session_expiry_s": LONG_S } });
         let connack = peer.connect("second", how);
         assert_eq!(connack["session_present"], true);
-        let closed = peer.next("first", "closed");
+        let closed = peer.next_event("first", "closed");
         // Mosquitto 2.0 does not send the reason.
-        if peer.is_five() && peer.broker.is_crore() {
+        if peer.is_v5() && peer.broker.is_crore() {
             assert_eq!(closed["reason"], 0x8e, "{closed}");
         }
         peer.publish("second", "t", "to the second", 1);
@@ -107,13 +107,13 @@ fn a_second_connection_takes_the_session_over() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_session_ends_when_its_time_is_over() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("watcher", json!({}));
         peer.subscribe("watcher", &[("ended", 1)]);
         peer.connect_session("long", false, LONG_S);
         peer.cut("long");
         // A will with a longer delay is published when the session ends.
-        let will = json!({ "topic": peer.own("ended"), "payload": "", "qos": 1, "retain": false,
+        let will = json!({ "topic": peer.unique_name("ended"), "payload": "", "qos": 1, "retain": false,
             "properties": { "delay_s": LONG_S } });
         let properties = json!({ "session_expiry_s": 1 });
         let how = json!({ "clean": false, "will": will, "properties": properties });
@@ -129,11 +129,11 @@ fn a_session_ends_when_its_time_is_over() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_farewell_may_change_the_expiry() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect_session("it", false, LONG_S);
         let now = json!({ "properties": { "session_expiry_s": 0 } });
-        peer.tell("disconnect", "it", now);
-        peer.next("it", "closed");
+        peer.send_command("disconnect", "it", now);
+        peer.next_event("it", "closed");
         assert!(!peer.connect_session("it", false, 0));
     });
 }
@@ -141,7 +141,7 @@ fn a_farewell_may_change_the_expiry() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_message_expires_while_its_subscriber_is_away() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect_session("it", false, LONG_S);
         peer.subscribe("it", &[("t", 1)]);
         peer.disconnect("it");
@@ -151,7 +151,7 @@ fn a_message_expires_while_its_subscriber_is_away() {
                 json!({ "topic": "t", "payload": data, "properties": { "expiry_s": expiry_s } });
             peer.publish_with("publisher", how);
         }
-        peer.broker.await_kept(&peer.own("t"), 1);
+        peer.broker.await_kept(&peer.unique_name("t"), 1);
         peer.connect_session("it", false, LONG_S);
         let message = peer.message("it");
         assert_eq!(message.data, "long");
@@ -165,11 +165,11 @@ fn a_message_expires_while_its_subscriber_is_away() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_retained_message_expires() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         let how = json!({ "topic": "t", "payload": "x", "retain": true, "properties": { "expiry_s": 1 } });
         peer.publish_with("it", how);
-        peer.broker.await_kept(&peer.own("t"), 0);
+        peer.broker.await_kept(&peer.unique_name("t"), 0);
         peer.subscribe("it", &[("t", 1)]);
         peer.expect_quiet("it");
     });
@@ -178,9 +178,9 @@ fn a_retained_message_expires() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_client_without_a_name_gets_one() {
-    each(|peer| {
+    for_each_variant(|peer| {
         let connack = peer.connect("it", json!({ "id": "" }));
-        if peer.is_five() {
+        if peer.is_v5() {
             let id = connack["properties"]["assigned_id"]
                 .as_str()
                 .expect("an id");
@@ -196,8 +196,8 @@ fn a_client_without_a_name_gets_one() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn no_more_come_than_the_client_will_receive_at_once() {
-    each_five(|peer| {
-        if peer.way.library != super::Library::Paho || !peer.broker.is_crore() {
+    for_each_v5_variant(|peer| {
+        if peer.variant.library != super::Library::Paho || !peer.broker.is_crore() {
             return; // Mosquitto 2.0 sends more after the first acknowledgement
         }
         let how = json!({
@@ -217,7 +217,7 @@ fn no_more_come_than_the_client_will_receive_at_once() {
         // A message of QoS 0 does not wait for acknowledgements, if it overtakes no other message of its topic.
         peer.publish("publisher", "other", "at once", 0);
         assert_eq!(peer.message("it").data, "at once");
-        peer.tell("ack", "it", ack(one.mid));
+        peer.send_command("ack", "it", ack(one.mid));
         assert_eq!(peer.message("it").data, "three");
         // After a reconnect, unacknowledged messages come again first, with their packet ids.
         peer.cut("it");
@@ -229,7 +229,7 @@ fn no_more_come_than_the_client_will_receive_at_once() {
         );
         assert_eq!((next.data.as_str(), next.dup), ("three", true));
         for message in [again, next] {
-            peer.tell("ack", "it", ack(message.mid));
+            peer.send_command("ack", "it", ack(message.mid));
         }
         assert_eq!(peer.message("it").data, "four");
         peer.expect_quiet("it");
@@ -243,7 +243,7 @@ fn ack(mid: u64) -> Value {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn sessions_with_different_names_are_different() {
-    each(|peer: &mut Peer| {
+    for_each_variant(|peer: &mut Peer| {
         for name in ["a", "b"] {
             peer.connect_session(name, false, LONG_S);
             peer.subscribe(name, &[(name, 1)]);

@@ -1,6 +1,6 @@
 //! Tests shared subscriptions: each message goes to one member of the group.
 
-use super::{each, each_five};
+use super::{for_each_v5_variant, for_each_variant};
 use serde_json::json;
 
 /// Number of messages: enough that every member is expected to get some.
@@ -9,7 +9,7 @@ const MANY: usize = 60;
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn each_message_goes_to_one_member() {
-    each(|peer| {
+    for_each_variant(|peer| {
         for name in ["a", "b", "alone"] {
             peer.connect(name, json!({}));
         }
@@ -26,7 +26,7 @@ fn each_message_goes_to_one_member() {
         assert_eq!(peer.data("alone", MANY).len(), MANY);
         let mut received_data = Vec::new();
         for name in ["a", "b"] {
-            let own = peer.rest(name);
+            let own = peer.remaining_data(name);
             assert!(!own.is_empty(), "{name} got nothing");
             received_data.extend(own);
         }
@@ -38,8 +38,9 @@ fn each_message_goes_to_one_member() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_member_that_leaves_is_not_chosen() {
-    each(|peer| {
-        let will = json!({ "topic": peer.own("left"), "payload": "", "qos": 1, "retain": false });
+    for_each_variant(|peer| {
+        let will =
+            json!({ "topic": peer.unique_name("left"), "payload": "", "qos": 1, "retain": false });
         for name in ["stays", "unsubscribes", "leaves"] {
             peer.connect(name, json!({ "will": will }));
             peer.subscribe(name, &[("$share/g/t", 1)]);
@@ -62,7 +63,7 @@ fn a_member_that_leaves_is_not_chosen() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_shared_subscription_beside_one_of_its_own() {
-    each(|peer| {
+    for_each_variant(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("$share/g/t", 1)]);
         peer.connect("plain", json!({}));
@@ -76,7 +77,7 @@ fn a_shared_subscription_beside_one_of_its_own() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn retained_messages_do_not_come_to_a_group() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         if !peer.broker.is_crore() {
             return; // Mosquitto 2.0 sends them, against section 3.8.4
         }
@@ -91,14 +92,14 @@ fn retained_messages_do_not_come_to_a_group() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn no_local_may_not_be_asked_for() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         if !peer.broker.is_crore() {
             return; // Mosquitto 2.0 takes it, against [MQTT-3.8.3-4]
         }
         peer.connect("it", json!({}));
-        let filter = format!("$share/g/{}", peer.own("t"));
+        let filter = format!("$share/g/{}", peer.unique_name("t"));
         let how = json!({ "filters": [{ "filter": filter, "qos": 1, "no_local": true }] });
-        peer.tell("subscribe", "it", how);
-        assert_eq!(peer.next("it", "closed")["reason"], 0x82);
+        peer.send_command("subscribe", "it", how);
+        assert_eq!(peer.next_event("it", "closed")["reason"], 0x82);
     });
 }

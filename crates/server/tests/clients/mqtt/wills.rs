@@ -1,11 +1,11 @@
 //! Tests wills: messages that the server publishes when a connection ends without a DISCONNECT.
 
 use super::peer::Peer;
-use super::{each, each_five};
+use super::{for_each_v5_variant, for_each_variant};
 use serde_json::{Value, json};
 
 fn will(peer: &Peer, topic: &str) -> Value {
-    json!({ "topic": peer.own(topic), "payload": "gone", "qos": 1, "retain": false })
+    json!({ "topic": peer.unique_name(topic), "payload": "gone", "qos": 1, "retain": false })
 }
 
 /// A subscriber of `t/#` and a client whose will goes to `t/will`, with a delay.
@@ -17,11 +17,11 @@ fn start(peer: &mut Peer, delay_s: u32, session_expiry_s: u32) {
 
 fn return_with_will(peer: &mut Peer, delay_s: u32, session_expiry_s: u32) {
     let mut will = will(peer, "t/will");
-    if peer.is_five() {
+    if peer.is_v5() {
         will["properties"] = json!({ "delay_s": delay_s });
     }
     let properties = json!({ "session_expiry_s": session_expiry_s });
-    let clean = !peer.is_five();
+    let clean = !peer.is_v5();
     peer.connect(
         "mortal",
         json!({ "will": will, "clean": clean, "properties": properties }),
@@ -31,7 +31,7 @@ fn return_with_will(peer: &mut Peer, delay_s: u32, session_expiry_s: u32) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_cut_connection_leaves_its_will() {
-    each(|peer| {
+    for_each_variant(|peer| {
         start(peer, 0, 0);
         peer.cut("mortal");
         let message = peer.message("subscriber");
@@ -47,7 +47,7 @@ fn a_cut_connection_leaves_its_will() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_farewell_takes_the_will_along() {
-    each(|peer| {
+    for_each_variant(|peer| {
         start(peer, 0, 0);
         peer.disconnect("mortal");
         peer.expect_quiet("subscriber");
@@ -57,7 +57,7 @@ fn a_farewell_takes_the_will_along() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_will_may_be_retained() {
-    each(|peer| {
+    for_each_variant(|peer| {
         let mut last = will(peer, "t/kept");
         last["retain"] = true.into();
         peer.connect("mortal", json!({ "will": last }));
@@ -76,9 +76,9 @@ fn a_will_may_be_retained() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_farewell_may_ask_for_the_will() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         start(peer, 0, 0);
-        peer.tell("disconnect", "mortal", json!({ "reason": 4 }));
+        peer.send_command("disconnect", "mortal", json!({ "reason": 4 }));
         assert_eq!(peer.message("subscriber").data, "gone");
     });
 }
@@ -86,9 +86,9 @@ fn a_farewell_may_ask_for_the_will() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_takeover_leaves_the_will_of_a_session_that_ends() {
-    each(|peer| {
+    for_each_variant(|peer| {
         start(peer, 0, 0);
-        let id = peer.own("mortal");
+        let id = peer.unique_name("mortal");
         peer.connect("heir", json!({ "id": id }));
         assert_eq!(peer.message("subscriber").data, "gone");
     });
@@ -97,7 +97,7 @@ fn a_takeover_leaves_the_will_of_a_session_that_ends() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_will_waits_for_its_delay() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         start(peer, 2, 60);
         let at_once = will(peer, "t/at-once");
         peer.connect("other", json!({ "will": at_once }));
@@ -111,7 +111,7 @@ fn a_will_waits_for_its_delay() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn client_that_returns_within_the_delay_has_no_will_sent() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         start(peer, 2, 60);
         peer.cut("mortal");
         return_with_will(peer, 2, 60);
@@ -130,7 +130,7 @@ fn client_that_returns_within_the_delay_has_no_will_sent() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_end_of_the_session_is_the_end_of_the_delay() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         start(peer, 1000, 1);
         peer.cut("mortal");
         assert_eq!(peer.message("subscriber").data, "gone");
@@ -140,7 +140,7 @@ fn the_end_of_the_session_is_the_end_of_the_delay() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_will_has_its_properties() {
-    each_five(|peer| {
+    for_each_v5_variant(|peer| {
         let mut last = will(peer, "t/will");
         last["properties"] = json!({
             "content_type": "text/x-last",

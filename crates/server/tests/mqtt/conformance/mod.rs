@@ -84,18 +84,18 @@ const TESTS: [&str; 7] = [
 #[test]
 fn the_checklist_names_tests_that_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let list =
-        std::fs::read_to_string(root.join("../../docs/internals/MQTT-CONFORMANCE.md")).expect("it");
+    let checklist = std::fs::read_to_string(root.join("../../docs/internals/MQTT-CONFORMANCE.md"))
+        .expect("the checklist");
     let mut source = String::new();
     for directory in TESTS {
         for file in std::fs::read_dir(root.join(directory)).expect("a directory") {
             let path = file.expect("a file").path();
             if path.extension().is_some_and(|end| end == "rs") {
-                let of = match path.ends_with("main.rs") {
+                let module_path = match path.ends_with("main.rs") {
                     true => path.parent().expect("a directory"),
                     false => &path,
                 };
-                let module = of.file_stem().expect("a name").to_string_lossy();
+                let module = module_path.file_stem().expect("a name").to_string_lossy();
                 let text = std::fs::read_to_string(&path).expect("text");
                 let functions = text
                     .lines()
@@ -109,20 +109,23 @@ fn the_checklist_names_tests_that_exist() {
     }
     let mut statements = 0;
     let mut wrong = Vec::new();
-    for line in list.lines().filter(|line| line.starts_with("| [MQTT-")) {
+    for line in checklist
+        .lines()
+        .filter(|line| line.starts_with("| [MQTT-"))
+    {
         statements += 1;
-        let shown = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
-        let shown = shown.expect("a last column");
-        if shown.is_empty() || shown.ends_with("open") {
+        let tests_column = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
+        let tests_column = tests_column.expect("a last column");
+        if tests_column.is_empty() || tests_column.ends_with("open") {
             wrong.push(line.to_string());
         }
-        for named in shown.split('`').skip(1).step_by(2) {
-            let mut parts = named.rsplitn(3, "::");
+        for test in tests_column.split('`').skip(1).step_by(2) {
+            let mut parts = test.rsplitn(3, "::");
             let (name, module) = (parts.next(), parts.next());
             if let (Some(name), Some(module)) = (name, module)
                 && !source.contains(&format!("{module}::{name}\n"))
             {
-                wrong.push(format!("{named} in {line}"));
+                wrong.push(format!("{test} in {line}"));
             }
         }
     }

@@ -97,7 +97,7 @@ proptest! {
     /// Tests that the client gets only complete messages, wherever the bytes are cut off. Its position is that of the last complete
     /// message.
     #[test]
-    fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
+    fn truncated_records_leave_only_complete_messages(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             let (shared, mut client) = client(transport);
             let mut totals = ClientTotals::default();

@@ -6,7 +6,7 @@ use crate::support::port::{ask, raw};
 const TOKEN: &str = "0123456789abcdef0123";
 
 #[test]
-fn another_host_or_origin_gets_nothing_and_no_answer_permits_one() {
+fn foreign_host_or_origin_is_refused_on_the_admin_port() {
     let server = Server::with_admin("");
     let admin = server.admin();
     let port = admin.port();
@@ -51,7 +51,7 @@ fn another_host_or_origin_gets_nothing_and_no_answer_permits_one() {
 }
 
 #[test]
-fn a_port_on_all_addresses_answers_by_an_address_and_not_by_a_name() {
+fn admin_port_on_all_addresses_answers_only_to_addresses_as_host() {
     let settings = format!("listen = ['127.0.0.1:0']\n[admin]\ntoken = '{TOKEN}'\n");
     let server = Server::listening(&settings, "0.0.0.0:0");
     let (admin, port) = (server.admin(), server.admin().port());
@@ -81,7 +81,7 @@ fn a_port_on_all_addresses_answers_by_an_address_and_not_by_a_name() {
 }
 
 #[test]
-fn the_probes_and_the_page_need_no_token_and_no_answer_has_it() {
+fn probes_and_console_page_need_no_token() {
     let server = Server::with_admin(&format!("[admin]\ntoken = \"{TOKEN}\"\n"));
     let admin = server.admin();
     for path in ["/healthz", "/readyz", "/", "/api/v1/openapi.json"] {
@@ -100,7 +100,7 @@ fn the_probes_and_the_page_need_no_token_and_no_answer_has_it() {
 }
 
 #[test]
-fn a_tunnel_with_a_port_of_its_own_leads_to_it_and_a_rebound_name_does_not() {
+fn tunnel_with_another_port_is_accepted_and_a_rebound_name_is_not() {
     let server = Server::with_admin("");
     let admin = server.admin();
     for (headers, expected) in [

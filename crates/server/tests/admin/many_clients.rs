@@ -15,7 +15,7 @@ fn ended(mut stream: TcpStream) {
 }
 
 #[test]
-fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
+fn admin_port_refuses_connections_beyond_its_limit_and_still_answers_health_checks() {
     let server = Server::with_admin("[admin]\nconnections_max = 3\nhead_s = 3600\n");
     let admin = server.admin();
     let mut streams: Vec<_> = (0..3).map(|_| stream(admin, "/api/v1/stats")).collect();
@@ -74,7 +74,7 @@ fn strangers(admin: SocketAddr, requests: &[String]) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_keep_no_operator_out() {
+fn connections_of_strangers_do_not_block_the_operator() {
     let token = "0123456789abcdef";
     let authorization = format!("Authorization: Bearer {token}\r\n");
     let closed = format!("[admin]\ntoken = \"{token}\"\n");
@@ -187,7 +187,7 @@ fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> Strin
 }
 
 #[test]
-fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not() {
+fn slow_request_body_is_refused_at_its_deadline() {
     let server = Server::with_admin("[admin]\nbody_s = 1\nhead_s = 3600\n");
     let admin = server.admin();
     let slow = || metric(admin, "crore_admin_slow_connections_total");

@@ -19,7 +19,7 @@ use crate::tool::Certificates;
 
 /// The size of the server's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum LimitSize {
     Small,
     Wide,
 }
@@ -27,12 +27,12 @@ pub enum Room {
 /// Memory of all logs in bytes, as in the settings.
 pub const LOG_BYTES: u64 = 64 << 20;
 
-impl Room {
+impl LimitSize {
     /// Memory of everything else that clients make the server hold, in bytes, as in the settings.
     pub const fn memory_bytes(self) -> u64 {
         match self {
-            Room::Small => 32 << 20,
-            Room::Wide => 512 << 20,
+            LimitSize::Small => 32 << 20,
+            LimitSize::Wide => 512 << 20,
         }
     }
 
@@ -40,8 +40,8 @@ impl Room {
     /// kernel may buffer megabytes for each of hundreds of connections that read nothing.
     const fn kernel_bytes(self) -> u64 {
         match self {
-            Room::Small => 192 << 20,
-            Room::Wide => 4 << 30,
+            LimitSize::Small => 192 << 20,
+            LimitSize::Wide => 4 << 30,
         }
     }
 
@@ -60,8 +60,8 @@ impl Room {
     /// The other limits that differ by size.
     const fn limits(self) -> &'static str {
         match self {
-            Room::Small => SMALL,
-            Room::Wide => WIDE,
+            LimitSize::Small => SMALL,
+            LimitSize::Wide => WIDE,
         }
     }
 
@@ -69,22 +69,22 @@ impl Room {
     /// anonymous clients end with their connections.
     fn access(self) -> String {
         match self {
-            Room::Small => String::new(),
-            Room::Wide => access(),
+            LimitSize::Small => String::new(),
+            LimitSize::Wide => access(),
         }
     }
 
     /// How long a session outlives its connection. With wide limits this is longer, so that hundreds of sessions can be open.
     const fn session_expiry_s(self) -> u32 {
         match self {
-            Room::Small => 6,
-            Room::Wide => 12,
+            LimitSize::Small => 6,
+            LimitSize::Wide => 12,
         }
     }
 }
 
 /// Time after which a new server has allocated all that an idle server needs.
-const QUIET: Duration = Duration::from_millis(400);
+const IDLE_PAUSE: Duration = Duration::from_millis(400);
 
 /// Number of granted filters that nobody uses.
 const GRANTS: usize = 420;
@@ -172,19 +172,19 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef";
 /// Grants every client all that the clients do, and hundreds of filters that nobody uses. A refused action is compared with all of these
 /// grants.
 fn access() -> String {
-    let unused: String = (0..GRANTS).map(|n| format!(", \"unused/{n}/+\"")).collect();
-    let all = ["subscribe", "manage", "info", "interest"];
-    let all = all
+    let unused_filters: String = (0..GRANTS).map(|n| format!(", \"unused/{n}/+\"")).collect();
+    let other_rights = ["subscribe", "manage", "info", "interest"];
+    let other_rights = other_rights
         .map(|right| format!("{right} = [\"#\", \"$SYS/#\"]\n"))
         .concat();
     format!(
         "[access]\nanonymous_wildcards = true\ntoken_bytes = \"64 KiB\"\n[[access.key]]\nalg = \"HS256\"\nsecret = \"{SECRET}\"\n\
-         [access.anonymous]\n{all}publish = [\"own/#\", \"shared/#\", \"evil/#\"{unused}]\n"
+         [access.anonymous]\n{other_rights}publish = [\"own/#\", \"shared/#\", \"evil/#\"{unused_filters}]\n"
     )
 }
 
 /// A running server, and what is known about it from outside.
-pub struct World {
+pub struct ServerUnderAttack {
     pub server: Server,
     pub process: Process,
     pub group: Option<Group>,
@@ -192,20 +192,20 @@ pub struct World {
     _certificates: Certificates,
 }
 
-impl World {
-    pub fn start(room: Room) -> World {
+impl ServerUnderAttack {
+    pub fn start(room: LimitSize) -> ServerUnderAttack {
         let certificates = Certificates::new();
-        let [memory, before] = room.memory();
-        let memory = match knows(&memory, &certificates) {
+        let [memory, old_memory_settings] = room.memory();
+        let memory = match accepts_settings(&memory, &certificates) {
             true => memory,
-            false => before,
+            false => old_memory_settings,
         };
         // Older builds do not speak HTTP/2.
-        let http = match knows(&format!("[http]\n{HTTP2}"), &certificates) {
+        let http = match accepts_settings(&format!("[http]\n{HTTP2}"), &certificates) {
             true => SETTINGS.replace("[http]\n", &format!("[http]\n{HTTP2}")),
             false => SETTINGS.to_string(),
         };
-        let centrifugo = match knows(CENTRIFUGO, &certificates) {
+        let centrifugo = match accepts_settings(CENTRIFUGO, &certificates) {
             true => CENTRIFUGO,
             false => "",
         };
@@ -217,14 +217,14 @@ impl World {
             certificates.settings("handshakes_max = 1000")
         );
         let server = Server::with_admin(&settings);
-        std::thread::sleep(QUIET);
+        std::thread::sleep(IDLE_PAUSE);
         let process = Process::new(server.pid());
         let limit = process.empty_bytes() + bound_bytes(room) + room.kernel_bytes();
         let group = Group::around(server.pid(), limit);
-        World {
+        ServerUnderAttack {
             process,
             group,
-            tls: clients(&certificates.path("ca.pem")),
+            tls: tls_configs(&certificates.path("ca.pem")),
             server,
             _certificates: certificates,
         }
@@ -232,22 +232,24 @@ impl World {
 
     /// How the server ended, after a moment: clients see the end before the kernel reports it.
     pub fn ended_soon(&self) -> Option<String> {
-        std::thread::sleep(QUIET);
+        std::thread::sleep(IDLE_PAUSE);
         self.ended()
     }
 
     /// How the server ended. `None` while it runs.
     pub fn ended(&self) -> Option<String> {
-        let how = self.process.ended()?;
+        let reason = self.process.ended()?;
         match self.group.as_ref().map_or(0, Group::kills) {
-            0 => Some(how),
-            kills => Some(format!("{how}: out of the group's memory ({kills} kills)")),
+            0 => Some(reason),
+            kills => Some(format!(
+                "{reason}: out of the group's memory ({kills} kills)"
+            )),
         }
     }
 }
 
 /// Whether the tested build accepts these settings.
-fn knows(settings: &str, certificates: &Certificates) -> bool {
+fn accepts_settings(settings: &str, certificates: &Certificates) -> bool {
     certificates.write("known.toml", settings);
     let program = std::env::var_os("CRORE_TEST_PROGRAM")
         .unwrap_or_else(|| env!("CARGO_BIN_EXE_crore").into());
@@ -264,27 +266,27 @@ fn knows(settings: &str, certificates: &Certificates) -> bool {
     checked.expect("the server's program").success()
 }
 
-fn clients(roots: &str) -> TlsConfigs {
-    let mut store = RootCertStore::empty();
-    let pem = std::fs::read(Path::new(roots)).expect("the root");
+fn tls_configs(roots_path: &str) -> TlsConfigs {
+    let mut roots = RootCertStore::empty();
+    let pem = std::fs::read(Path::new(roots_path)).expect("the root");
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        store
+        roots
             .add(certificate.expect("a certificate"))
             .expect("a root");
     }
     let provider = || Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let any = ClientConfig::builder_with_provider(provider())
+    let any_version = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("versions")
-        .with_root_certificates(store.clone())
+        .with_root_certificates(roots.clone())
         .with_no_client_auth();
-    let old = ClientConfig::builder_with_provider(provider())
+    let tls12 = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS12])
         .expect("a version")
-        .with_root_certificates(store)
+        .with_root_certificates(roots)
         .with_no_client_auth();
     TlsConfigs {
-        any: Arc::new(any),
-        old: Arc::new(old),
+        any_version: Arc::new(any_version),
+        tls12: Arc::new(tls12),
     }
 }

@@ -1,12 +1,12 @@
 //! Tests requests with a header, parameter or field that belongs to another path or another product. The server must not ignore silently what the client
 //! asks for: the refusal says how to write it on this path.
 
-use crate::parameters::says;
+use crate::parameters::assert_answer;
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::ws::handshake;
 
-const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+const ACCEPT_EVENT_STREAM: (&str, &str) = ("Accept", "text/event-stream");
 
 #[test]
 fn message_header_is_refused_unless_the_request_publishes_one_message() {
@@ -19,13 +19,13 @@ fn message_header_is_refused_unless_the_request_publishes_one_message() {
     ] {
         for name in ["Crore-TTL", "crore-key", "Crore-Retain", "Crore-Property"] {
             let answer = once(&server, method, target, &[(name, "1")], "");
-            says(&answer, 400, &[name, "POST /pub/{topic}"], target);
+            assert_answer(&answer, 400, &[name, "POST /pub/{topic}"], target);
         }
     }
     for name in ["Crore-TTL", "X-EventSource-Event", "Idempotency-Key"] {
         for target in ["/pub/a", "/pubsub/a"] {
             let upgrade = Conn::open(&server).get(target, &handshake(&[(name, "5")]));
-            says(&upgrade, 400, &[name, "POST /pub/{topic}"], target);
+            assert_answer(&upgrade, 400, &[name, "POST /pub/{topic}"], target);
         }
     }
     let ndjson = ("Content-Type", "application/x-ndjson");
@@ -42,7 +42,7 @@ fn message_header_is_refused_unless_the_request_publishes_one_message() {
     ] {
         let line = "{\"topic\":\"a\",\"data\":1}";
         let answer = once(&server, "POST", "/pub", &[ndjson, (name, "true")], line);
-        says(&answer, 400, &[name, words], name);
+        assert_answer(&answer, 400, &[name, words], name);
     }
     assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
 }
@@ -65,9 +65,9 @@ fn parameter_of_another_server_is_refused_with_the_name_here() {
         ("/history?filter=a/%23", ["`filter`", "/sub?filter="]),
         ("/interest?topic=a", ["`topic`", "match="]),
     ] {
-        for headers in [&[][..], &[EVENTS]] {
+        for headers in [&[][..], &[ACCEPT_EVENT_STREAM]] {
             let answer = once(&server, "GET", target, headers, "");
-            says(&answer, 400, &words, target);
+            assert_answer(&answer, 400, &words, target);
         }
     }
 }
@@ -79,7 +79,7 @@ fn request_for_two_envelopes_is_refused() {
     for target in ["/sub/a?envelope=json", "/pubsub/a?envelope=json"] {
         let answer = Conn::open(&server).get(target, &meta);
         let words = ["envelope=json", "ws+meta.nchan", "leave one of them out"];
-        says(&answer, 400, &words, target);
+        assert_answer(&answer, 400, &words, target);
     }
     // A connection that only publishes receives no messages, so envelopes mean nothing for it.
     for target in ["/pub/a?envelope=json", "/sub/a?envelope=", "/sub/a"] {
@@ -118,7 +118,7 @@ fn unknown_field_of_a_batch_line_is_refused_with_the_right_name() {
     // curl's `-d` removes the line breaks, so all lines become one.
     let joined = "{\"topic\":\"a\",\"data\":1}{\"topic\":\"a\",\"data\":2}";
     let answer = once(&server, "POST", "/pub", &[ndjson], joined);
-    says(
+    assert_answer(
         &answer,
         400,
         &["a line of its own", "--data-binary"],
@@ -137,7 +137,7 @@ fn html_form_is_refused_as_a_message() {
         &[("Content-Type", form)],
         "topic=a&data=x",
     );
-    says(
+    assert_answer(
         &answer,
         400,
         &["fields are not read", "/pub/news"],
@@ -146,7 +146,7 @@ fn html_form_is_refused_as_a_message() {
     let parts = "multipart/form-data; boundary=x";
     let body = "--x\r\nContent-Disposition: form-data; name=\"data\"\r\n\r\nhello\r\n--x--\r\n";
     let answer = once(&server, "POST", "/pub/a", &[("Content-Type", parts)], body);
-    says(
+    assert_answer(
         &answer,
         400,
         &["multipart/form-data", "--data-binary"],
