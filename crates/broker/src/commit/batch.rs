@@ -130,13 +130,8 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     let mut next_offset_delta = 0;
     for _ in 0..header.record_count {
         let record = records.field()?;
-        if SessionRecord::decode(record)?.is_some_and(|(_, it)| !it.has_right_fence(is_replicated))
-        {
-            return Err(Damaged(
-                "a session is changed without the condition that its log needs",
-            ));
-        }
-        let Some(offset_delta) = record::check_record(record, header.partition, placement)? else {
+        let checked = record::check_record(record, header.partition, placement, is_replicated)?;
+        let Some(offset_delta) = checked else {
             continue;
         };
         if u64::from(offset_delta) < next_offset_delta {

@@ -260,20 +260,32 @@ pub(crate) fn check_record(
     record: &[u8],
     partition: PartitionId,
     placement: Placement,
+    is_replicated: bool,
 ) -> Result<Option<u32>, Damaged> {
     match may_skip_unknown(record) {
         Some(true) => return Ok(None),
         Some(false) => return Err(Damaged("a record is of no known kind")),
         None => {}
     }
-    if let Some((offset_delta, control)) = ControlRecord::decode(record)? {
+    // Most records are facts. For them the other decoders are not called.
+    let family = RecordKind::read(record).map(RecordKind::family);
+    if family == Some(Family::Control)
+        && let Some((offset_delta, control)) = ControlRecord::decode(record)?
+    {
         if let ControlRecord::Heartbeat(beat) = control {
             // Control characters are refused, since the admin console and terminals show both fields.
             check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
         return Ok(Some(offset_delta));
     }
-    if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
+    if family == Some(Family::Session)
+        && let Some((offset_delta, session)) = SessionRecord::decode(record)?
+    {
+        if !session.has_right_fence(is_replicated) {
+            return Err(Damaged(
+                "a session is changed without the condition that its log needs",
+            ));
+        }
         return match placement.partition_of(session.name) == partition {
             true => Ok(Some(offset_delta)),
             false => Err(Damaged("a record is of another partition")),

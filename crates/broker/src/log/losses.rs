@@ -9,7 +9,8 @@
 //! Invariant: from the first reader by filter on, this table contains the last loss of each topic, except losses that the home (the part of a shard
 //! that keeps topics) has removed ([`Losses::pop_first`]) to limit the table.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::{BTreeMap, Entry};
+use alloc::collections::vec_deque::VecDeque;
 use core::ops::Bound;
 
 use crate::base::tally::Tally;
@@ -26,11 +27,37 @@ pub struct Losses {
     /// Topic and number of each loss, by offset; absent before the first reader by filter.
     last_by_offset: Option<BTreeMap<u64, (u32, u64)>>,
     /// The losses that are no longer the last of their topics; absent without an engine.
-    earlier: Option<BTreeMap<u64, (u32, u64)>>,
+    earlier: Option<EarlierLosses>,
     /// The number of the last loss.
     newest_number: u64,
     /// The number of topics whose losses the logs of the home remember.
     home_topics: Tally,
+}
+
+/// At most [`EARLIER_MAX`] losses: offset, topic and number, sorted by offset. Nearly each new one has the highest offset, so a queue is faster than a tree.
+#[derive(Default)]
+struct EarlierLosses(VecDeque<(u64, u32, u64)>);
+
+impl EarlierLosses {
+    fn insert(&mut self, offset: u64, (topic, number): (u32, u64)) {
+        let index = self.index_after(offset);
+        self.0.insert(index, (offset, topic, number));
+        if self.0.len() > EARLIER_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    fn next_after(&self, offset: u64) -> Option<(u64, u32, u64)> {
+        self.0.get(self.index_after(offset)).copied()
+    }
+
+    /// The index of the first loss after this offset.
+    fn index_after(&self, offset: u64) -> usize {
+        match self.0.back() {
+            Some((last, ..)) if *last > offset => self.0.partition_point(|loss| loss.0 <= offset),
+            _ => self.0.len(),
+        }
+    }
 }
 
 impl Losses {
@@ -70,7 +97,9 @@ impl Losses {
     pub fn watch_from(&mut self, count: u64) {
         self.home_topics.subtract(self.topics());
         (self.last_by_offset, self.newest_number) = (Some(BTreeMap::new()), count);
-        self.earlier.as_mut().into_iter().for_each(BTreeMap::clear);
+        if let Some(earlier) = &mut self.earlier {
+            earlier.0.clear();
+        }
     }
 
     /// The number of the last loss; at least 1.
@@ -105,17 +134,14 @@ impl Losses {
     /// Records that a topic loses `count` messages, the last of them at `offset`. Each counts as one loss.
     #[inline]
     pub(super) fn add_all(&mut self, topic: u32, previous_lost: u64, offset: u64, count: u32) {
-        if let Some(losses) = &self.last_by_offset {
-            if losses
-                .get(&previous_lost)
-                .is_some_and(|loss| loss.0 == topic)
+        if let Some(losses) = &mut self.last_by_offset {
+            if let Entry::Occupied(previous) = losses.entry(previous_lost)
+                && previous.get().0 == topic
             {
-                let loss = self.remove(previous_lost);
-                if let (Some(earlier), Some(loss)) = (&mut self.earlier, loss) {
+                let loss = previous.remove();
+                self.home_topics.subtract(1);
+                if let Some(earlier) = &mut self.earlier {
                     earlier.insert(previous_lost, loss);
-                    if earlier.len() > EARLIER_MAX {
-                        earlier.pop_first();
-                    }
                 }
             }
             self.newest_number += u64::from(count);
@@ -126,7 +152,7 @@ impl Losses {
     /// Forgets the losses of a topic that is removed. The topic's last lost offset is `offset`. Returns the number of that loss, if it is remembered.
     pub fn forget_topic(&mut self, topic: u32, offset: u64) -> Option<u64> {
         if let Some(earlier) = &mut self.earlier {
-            earlier.retain(|_, loss| loss.0 != topic);
+            earlier.0.retain(|loss| loss.1 != topic);
         }
         let losses = self.last_by_offset.as_ref()?;
         losses.get(&offset).filter(|loss| loss.0 == topic)?;
@@ -135,13 +161,13 @@ impl Losses {
 
     /// The first loss after this offset: offset, topic, number. With an engine, earlier losses of a topic are included.
     pub(super) fn next_after(&self, offset: u64) -> Option<(u64, u32, u64)> {
-        let after = (Bound::Excluded(offset), Bound::Unbounded);
-        let first = |losses: &BTreeMap<u64, (u32, u64)>| {
+        let last = self.last_by_offset.as_ref().and_then(|losses| {
+            let after = (Bound::Excluded(offset), Bound::Unbounded);
             let (offset, (topic, number)) = losses.range(after).next()?;
             Some((*offset, *topic, *number))
-        };
-        let last = self.last_by_offset.as_ref().and_then(first);
-        let earlier = self.earlier.as_ref().and_then(first);
+        });
+        let earlier = self.earlier.as_ref();
+        let earlier = earlier.and_then(|it| it.next_after(offset));
         [last, earlier].into_iter().flatten().min()
     }
 

@@ -14,6 +14,7 @@ use crate::base::lives::Lives;
 use crate::base::loss_detector::LastBatch;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
+use crate::base::record_kind::{Family, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
@@ -235,7 +236,11 @@ impl Shard {
         if may_skip_unknown(record) == Some(true) {
             return Ok((header.first_offset, None));
         }
-        if let Some((offset_delta, control)) = ControlRecord::decode(record)? {
+        // Most records are facts. For them the other decoders are not called.
+        let family = RecordKind::read(record).map(RecordKind::family);
+        if family == Some(Family::Control)
+            && let Some((offset_delta, control)) = ControlRecord::decode(record)?
+        {
             let offset = header.first_offset + u64::from(offset_delta);
             let has_effect = self.apply_control_record(partition_index, stored, &control, offset);
             return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
@@ -243,7 +248,9 @@ impl Shard {
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
-        if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
+        if family == Some(Family::Session)
+            && let Some((offset_delta, session)) = SessionRecord::decode(record)?
+        {
             let offset = header.first_offset + u64::from(offset_delta);
             home.logs
                 .skip_record(partition_index, offset, header.unix_s, 0);
