@@ -85,7 +85,7 @@ pub fn tls(data: &[u8]) {
         ..LIMITS
     };
     let client = server().clients[suite].clone();
-    let mut pair = Pair::with(server().handle.clone(), client, limits);
+    let mut pair = Pair::with_limits(server().handle.clone(), client, limits);
     pair.client.set_buffer_limit(None);
     let cuts = match input.cuts {
         0 => vec![1, 2, 3, 700],
@@ -122,7 +122,7 @@ pub fn tls(data: &[u8]) {
 
 impl Run {
     fn is_open(&self) -> bool {
-        self.pair.state != StreamState::Closed && self.pair.error.is_none()
+        self.pair.server_state != StreamState::Closed && self.pair.error.is_none()
     }
 
     fn step(&mut self, program: &mut Program<'_>) {
@@ -200,9 +200,9 @@ impl Run {
             rest = behind;
             self.check();
         }
-        self.pair.read();
+        self.pair.client_read();
         while self.pair.streams.take_ended().is_some() {
-            self.pair.state = StreamState::Closed;
+            self.pair.server_state = StreamState::Closed;
         }
     }
 
@@ -214,9 +214,9 @@ impl Run {
             let taken = self.pair.send(&[&text[sent..]]);
             sent += taken.expect("it has TLS");
             self.check();
-            self.pair.read();
+            self.pair.client_read();
             if sent < len {
-                self.pair.writable();
+                self.pair.handle_writable();
             }
         }
         self.answered.extend_from_slice(&text);
@@ -235,14 +235,14 @@ impl Run {
     fn end(mut self) {
         self.check();
         let pair = &mut self.pair;
-        if self.whole && pair.state == StreamState::Open {
+        if self.whole && pair.server_state == StreamState::Open {
             assert_eq!(pair.error, None, "nothing was changed");
             assert!(pair.server_received == self.sent && pair.client_received == self.answered);
         }
         // Only changed records and unnecessary key updates end a connection with an error.
         let usage = pair.streams.usage();
         assert!(usage.connections + usage.unfinished_handshakes <= 1);
-        pair.closing(true);
+        pair.forget_connection(true);
         let usage = pair.streams.usage();
         assert_eq!(
             (
