@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use support::{Server, connect};
 
 /// Sends a request, whose headers each end with a line break. Returns the stream of the answer.
-fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
+fn send_request(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
     let mut stream = connect(to);
     let request = format!("{line} HTTP/1.0\r\nHost: {to}\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).expect("a request");
@@ -17,9 +17,9 @@ fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
 }
 
 /// The complete answer to a request.
-fn answer(to: SocketAddr, line: &str, headers: &str) -> String {
+fn response_text(to: SocketAddr, line: &str, headers: &str) -> String {
     let mut text = String::new();
-    ask(to, line, headers)
+    send_request(to, line, headers)
         .read_to_string(&mut text)
         .expect("an answer");
     text
@@ -39,7 +39,7 @@ fn await_line(stream: &mut BufReader<TcpStream>, part: &str) -> String {
 
 fn publish(server: &Server, topic: &str, data: &str, headers: &str) -> String {
     let headers = format!("{headers}Content-Length: {}\r\n\r\n{data}", data.len());
-    answer(server.address(), &format!("POST /pub/{topic}"), &headers)
+    response_text(server.address(), &format!("POST /pub/{topic}"), &headers)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_page_may_load_its_own_files_and_nothing_else_and_is_asked_for_again() {
         ("/console.css", "text/css"),
         ("/icon.svg", "image/svg+xml"),
     ] {
-        let text = answer(server.admin(), &format!("GET {path}"), "");
+        let text = response_text(server.admin(), &format!("GET {path}"), "");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.0 200"), "{path}: {head}");
         assert!(head.contains(content_type), "{path}: {head}");
@@ -66,19 +66,19 @@ fn the_page_may_load_its_own_files_and_nothing_else_and_is_asked_for_again() {
             .lines()
             .find_map(|line| line.strip_prefix("etag: "))
             .expect("a tag");
-        let again = answer(
+        let unchanged = response_text(
             server.admin(),
             &format!("GET {path}"),
             &format!("If-None-Match: {tag}\r\n"),
         );
-        assert!(again.starts_with("HTTP/1.0 304"), "{again}");
+        assert!(unchanged.starts_with("HTTP/1.0 304"), "{unchanged}");
     }
 }
 
 #[test]
 fn tail_streams_published_messages_and_resumes_after_a_position() {
     let server = Server::with_admin("");
-    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a%2Fb%20c", "");
+    let mut tail = send_request(server.admin(), "GET /api/v1/tail?topic=a%2Fb%20c", "");
     await_line(&mut tail, "id: ");
     publish(&server, "a/b%20c", "one", "");
     let data = await_line(&mut tail, "data: ");
@@ -88,14 +88,14 @@ fn tail_streams_published_messages_and_resumes_after_a_position() {
     drop(tail);
     publish(&server, "a/b%20c", "two", "");
     let position = id.replace("id: ", "Last-Event-ID: ").replace('\n', "\r\n");
-    let mut tail = ask(
+    let mut tail = send_request(
         server.admin(),
         "GET /api/v1/tail?topic=a%2Fb%20c",
         &position,
     );
     assert!(await_line(&mut tail, "data: ").contains(r#""data":"two""#));
 
-    let mut tail = ask(server.admin(), "GET /api/v1/tail?filter=x%2F%23", "");
+    let mut tail = send_request(server.admin(), "GET /api/v1/tail?filter=x%2F%23", "");
     await_line(&mut tail, "id: ");
     publish(&server, "x/y", "by filter", "");
     assert!(await_line(&mut tail, "data: ").contains(r#""topic":"x/y""#));
@@ -111,7 +111,7 @@ fn tail_without_exactly_one_valid_topic_or_filter_is_refused() {
         ("?topic=a%2B", "only filters may have"),
         ("?topic=a&since=nonsense!", "since"),
     ] {
-        let text = answer(server.admin(), &format!("GET /api/v1/tail{query}"), "");
+        let text = response_text(server.admin(), &format!("GET /api/v1/tail{query}"), "");
         assert!(text.starts_with("HTTP/1.0 400"), "{query}: {text}");
         assert!(text.contains(words), "{query}: {text}");
     }
@@ -120,13 +120,13 @@ fn tail_without_exactly_one_valid_topic_or_filter_is_refused() {
 #[test]
 fn tail_of_the_operator_works_where_nobody_may_subscribe() {
     let server = Server::with_admin("[access]\nanonymous = { publish = [\"#\"] }\n");
-    let refused = answer(
+    let refused = response_text(
         server.address(),
         "GET /sub/news",
         "Accept: text/event-stream\r\n",
     );
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=news", "");
+    let mut tail = send_request(server.admin(), "GET /api/v1/tail?topic=news", "");
     await_line(&mut tail, "id: ");
     let text = publish(&server, "news", "for the operator", "");
     assert!(text.starts_with("HTTP/1.1 201"), "{text}");
@@ -136,17 +136,17 @@ fn tail_of_the_operator_works_where_nobody_may_subscribe() {
 #[test]
 fn console_files_need_no_token_and_its_requests_do() {
     let server = Server::with_admin("[admin]\ntoken = \"0123456789abcdef\"\n");
-    let page = answer(server.admin(), "GET /", "");
+    let page = response_text(server.admin(), "GET /", "");
     assert!(page.starts_with("HTTP/1.0 200"), "{page}");
     for (headers, status) in [
         ("", "401"),
         ("Cookie: token=0123456789abcdef\r\n", "401"),
         ("Authorization: Bearer 0123456789abcdee\r\n", "401"),
     ] {
-        let text = answer(server.admin(), "GET /api/v1/tail?topic=a", headers);
+        let text = response_text(server.admin(), "GET /api/v1/tail?topic=a", headers);
         assert!(text.contains(status), "{headers}: {text}");
     }
-    let right = "Authorization: Bearer 0123456789abcdef\r\n";
-    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a", right);
+    let with_token = "Authorization: Bearer 0123456789abcdef\r\n";
+    let mut tail = send_request(server.admin(), "GET /api/v1/tail?topic=a", with_token);
     assert!(await_line(&mut tail, "HTTP/1.").contains(" 200 "));
 }

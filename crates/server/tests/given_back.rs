@@ -80,17 +80,17 @@ fn memory_of_a_burst_is_returned_to_the_system() {
         read += read_all(&mut readers);
         read >= READERS * 20 * 2_000
     });
-    let waits = "crore_table_memory_bytes{table=\"outboxes\"}";
-    let waiting = || metric(server.admin(), waits).expect("a metric");
+    let outbox_metric = "crore_table_memory_bytes{table=\"outboxes\"}";
+    let waiting = || metric(server.admin(), outbox_metric).expect("a metric");
     // The allocator maps long pieces one by one at first, and stops doing so after some. That happens here, before the measurement.
-    let few: Vec<TcpStream> = (0..20).map(|_| subscriber(&server, "warm")).collect();
+    let warm_up_clients: Vec<TcpStream> = (0..20).map(|_| subscriber(&server, "warm")).collect();
     until("subscribers", || {
-        subscribed() >= (READERS + few.len()) as f64
+        subscribed() >= (READERS + warm_up_clients.len()) as f64
     });
     (0..200).for_each(|_| publish(&mut publisher, "warm", 7_000));
-    drop(few);
+    drop(warm_up_clients);
     until("their end", || waiting() == 0.0);
-    let before = server.pss_bytes();
+    let bytes_before = server.pss_bytes();
     let (mut n, mut sent) = (0, 0);
     while sent < EACH_BYTES {
         // Different lengths, below the size at which a message is stored once for all subscribers.
@@ -101,13 +101,13 @@ fn memory_of_a_burst_is_returned_to_the_system() {
         (n, sent) = (n + 1, sent + bytes);
     }
     until("a rush", || waiting() > RUSH_BYTES);
-    assert!(server.pss_bytes() > before + RUSH_BYTES as u64);
+    assert!(server.pss_bytes() > bytes_before + RUSH_BYTES as u64);
     until("the end of the rush", || {
         read_all(&mut readers);
         waiting() == 0.0
     });
     until("memory given back", || {
-        server.pss_bytes() < before + KEPT_BYTES
+        server.pss_bytes() < bytes_before + KEPT_BYTES
     });
     assert_eq!(subscribed() as usize, READERS);
 }

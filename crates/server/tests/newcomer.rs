@@ -162,13 +162,13 @@ fn check_reads_the_files_that_the_settings_name_and_changes_nothing() {
     let file = parent.join("file");
     std::fs::write(&file, "x").expect("a file");
     let directory = |path: &Path| format!("[state]\ndirectory = '{}'\n", path.display());
-    let fresh = parent.join("some/where");
-    let good = check(&directory(&fresh), &[]);
-    assert!(good.status.success(), "{}", text(&good.stderr));
+    let new_directory = parent.join("some/where");
+    let accepted = check(&directory(&new_directory), &[]);
+    assert!(accepted.status.success(), "{}", text(&accepted.stderr));
     assert!(!parent.join("some").exists(), "it is not made");
     assert!(check(&directory(&parent), &[]).status.success());
-    let before = std::fs::read_dir(&parent).expect("a directory").count();
-    assert_eq!(before, 1, "nothing is left there");
+    let files_before = std::fs::read_dir(&parent).expect("a directory").count();
+    assert_eq!(files_before, 1, "nothing is left there");
     for (settings, words) in [
         (
             directory(&file),
@@ -200,11 +200,11 @@ fn check_reads_the_files_that_the_settings_name_and_changes_nothing() {
         }
     }
     // All errors are reported at once.
-    let both = format!(
+    let two_errors = format!(
         "{}[tls]\ncertificate = '/nowhere/c.pem'\nkey = '/nowhere/k.pem'\n",
         directory(&file)
     );
-    let error_text = check(&both, &[]);
+    let error_text = check(&two_errors, &[]);
     let error_text = text(&error_text.stderr);
     assert!(
         error_text.contains("state.directory: ") && error_text.contains("tls.certificate: "),
@@ -230,25 +230,25 @@ fn examples_in_the_help_are_not_wrapped() {
         ("man", 100),
     ] {
         // The paragraphs of the help that are not about an option.
-        let written = |columns: u32| {
+        let help_at_width = |columns: u32| {
             let mut help = crore(&[command, "--help"]);
             let output = help.env("COLUMNS", columns.to_string()).output();
             let output = output.expect("it runs");
             let is_option = |line: &str| line.trim_start().starts_with('-');
             let paragraphs = text(&output.stdout).split("\n\n");
-            let others = paragraphs.filter(|it| {
+            let wrapped = paragraphs.filter(|it| {
                 !it.lines().any(is_option)
                     && !it.starts_with("Commands:")
                     && !it.starts_with("Arguments:")
             });
-            others.map(str::to_string).collect::<Vec<_>>()
+            wrapped.map(str::to_string).collect::<Vec<_>>()
         };
-        let paragraphs = written(1_000);
+        let paragraphs = help_at_width(1_000);
         assert!(
             paragraphs.iter().any(|it| it.starts_with("Examples:")),
             "{command}"
         );
-        assert_eq!(written(columns), paragraphs, "{command}");
+        assert_eq!(help_at_width(columns), paragraphs, "{command}");
     }
 }
 
@@ -261,11 +261,11 @@ fn disconnect_command_needs_a_selection() {
         "{}",
         text(&output.stdout)
     );
-    for wrong in [
+    for refused in [
         &["admin", "disconnect"][..],
         &["admin", "disconnect", "0-1-2", "--user", "ann"],
     ] {
-        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+        assert_eq!(run(refused).status.code(), Some(2), "{refused:?}");
     }
 }
 

@@ -23,8 +23,8 @@ use crate::support::{Server, connect_from, until};
 /// The operator's HTTP server. It counts its requests, and can delay its answers.
 #[derive(Default)]
 struct Endpoint {
-    asked: AtomicU32,
-    held: Mutex<bool>,
+    request_count: AtomicU32,
+    is_held: Mutex<bool>,
     let_go: Condvar,
 }
 
@@ -66,16 +66,16 @@ impl Endpoint {
     fn serve(&self, mut stream: impl Read + Write) -> Option<()> {
         let mut bytes = Vec::new();
         loop {
-            let asked = next_question(&mut stream, &mut bytes)?;
-            self.asked.fetch_add(1, Ordering::SeqCst);
-            let mut held = self.held.lock().expect("nobody panics");
-            while *held {
-                held = self.let_go.wait(held).expect("nobody panics");
+            let request = next_question(&mut stream, &mut bytes)?;
+            self.request_count.fetch_add(1, Ordering::SeqCst);
+            let mut is_held = self.is_held.lock().expect("nobody panics");
+            while *is_held {
+                is_held = self.let_go.wait(is_held).expect("nobody panics");
             }
-            drop(held);
-            let word = asked
+            drop(is_held);
+            let word = request
                 .get("token")
-                .or(asked.get("password"))
+                .or(request.get("password"))
                 .and_then(Value::as_str)
                 .expect("a credential");
             match word {
@@ -96,16 +96,16 @@ impl Endpoint {
     }
 
     fn hold(&self, hold: bool) {
-        *self.held.lock().expect("nobody panics") = hold;
+        *self.is_held.lock().expect("nobody panics") = hold;
         self.let_go.notify_all();
     }
 
-    fn asked(&self) -> u32 {
-        self.asked.load(Ordering::SeqCst)
+    fn request_count(&self) -> u32 {
+        self.request_count.load(Ordering::SeqCst)
     }
 
     fn await_asked(&self) {
-        until("a question", || self.asked() > 0);
+        until("a question", || self.request_count() > 0);
     }
 }
 
@@ -180,8 +180,8 @@ fn odd_answer(word: &str) -> Option<Vec<u8>> {
 /// Reads the next question of a connection. `bytes` are the bytes that were read before.
 fn next_question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     loop {
-        if let Some(asked) = take_body(bytes) {
-            return Some(asked);
+        if let Some(request) = take_body(bytes) {
+            return Some(request);
         }
         let mut buffer = [0; 1024];
         let len = stream.read(&mut buffer).ok().filter(|len| *len > 0)?;
@@ -300,7 +300,7 @@ fn null_and_unknown_members_of_an_answer_are_ignored() {
 fn a_malformed_answer_is_503_and_the_log_names_its_member() {
     let (_, settings) = Endpoint::start("");
     let server = Server::with(&settings);
-    for (members, named) in [
+    for (members, members_named) in [
         (r#""allow": "true""#, "`allow` is text"),
         (r#""allow": 1"#, "`allow` is a number"),
         (
@@ -334,7 +334,7 @@ fn a_malformed_answer_is_503_and_the_log_names_its_member() {
         let answer = format!("{{{members}}}");
         let authorization = format!("Basic {}", STANDARD.encode(format!("who:{answer}")));
         assert_eq!(publish(&server, &authorization), 503, "{answer}");
-        server.await_log(&format!("malformed: {named}"));
+        server.await_log(&format!("malformed: {members_named}"));
     }
     let log = server.log();
     assert!(!log.contains("the token's claims"), "{log}");
@@ -344,7 +344,7 @@ fn a_malformed_answer_is_503_and_the_log_names_its_member() {
 fn unreadable_answer_is_503_and_the_log_says_why() {
     let (_, settings) = Endpoint::start("");
     let server = Server::with(&settings);
-    for (answer, named) in [
+    for (answer, members_named) in [
         ("gzip", "it has the content coding `gzip`"),
         ("[]", "it is a list, not an object"),
         ("\"my secret\"", "it is text, not an object"),
@@ -356,7 +356,7 @@ fn unreadable_answer_is_503_and_the_log_says_why() {
     ] {
         let authorization = format!("Basic {}", STANDARD.encode(format!("who:{answer}")));
         assert_eq!(publish(&server, &authorization), 503, "{answer}");
-        server.await_log(named);
+        server.await_log(members_named);
     }
     assert!(!server.log().contains("my secret"), "{}", server.log());
 }
@@ -394,14 +394,18 @@ fn callback_is_asked_once_for_all_waiting_requests_and_again_when_its_answer_exp
     }
     assert_eq!(publish(&server, "Bearer yes"), 202);
     assert_eq!(
-        endpoint.asked(),
+        endpoint.request_count(),
         1,
         "one flight, and then what is remembered"
     );
     for _ in 0..3 {
         assert_eq!(publish(&server, "Bearer no cache"), 202);
     }
-    assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+    assert_eq!(
+        endpoint.request_count(),
+        4,
+        "what it says may not be kept is not"
+    );
 }
 
 #[test]
@@ -418,7 +422,7 @@ fn one_address_cannot_hold_all_requests_to_the_callback() {
     }
     endpoint.await_asked();
     assert_eq!(publish(&server, "Bearer yes"), 202);
-    assert_eq!(endpoint.asked(), 2, "one for each address");
+    assert_eq!(endpoint.request_count(), 2, "one for each address");
 }
 
 #[test]
@@ -426,20 +430,24 @@ fn request_after_a_reload_gets_no_answer_of_the_former_settings() {
     let (former, settings) = Endpoint::start("");
     let server = Server::with_admin(&settings);
     former.hold(true);
-    let mut early = Conn::open(&server);
+    let mut early_client = Conn::open(&server);
     let authorization = [("Authorization", "Bearer yes")];
-    early.ask("POST", "/pub/doors/callback", &authorization, "x");
+    early_client.ask("POST", "/pub/doors/callback", &authorization, "x");
     former.await_asked();
     let (new, settings) = Endpoint::start("");
     reload(&server, &settings);
     // The endpoint of the former settings has not answered yet.
     assert_eq!(publish(&server, "Bearer yes"), 202);
-    assert_eq!((former.asked(), new.asked()), (1, 1));
+    assert_eq!((former.request_count(), new.request_count()), (1, 1));
     former.hold(false);
-    assert_eq!(early.response().status, 202, "it is answered all the same");
+    assert_eq!(
+        early_client.response().status,
+        202,
+        "it is answered all the same"
+    );
     assert_eq!(publish(&server, "Bearer yes"), 202);
     assert_eq!(
-        (former.asked(), new.asked()),
+        (former.request_count(), new.request_count()),
         (1, 1),
         "what the new one said holds"
     );
@@ -465,24 +473,27 @@ fn callback_over_tls_is_asked_only_if_its_certificate_is_valid() {
     let (tls, root) = certificate("localhost", "good.pem");
     let (_, other_root) = certificate("localhost", "other.pem");
     let (endpoint, port) = Endpoint::listen(Some(tls));
-    let with = |host: &str, ca: Option<&PathBuf>| {
+    let settings_with = |host: &str, ca: Option<&PathBuf>| {
         let ca = ca.map_or(String::new(), |ca| format!("ca = '{}'\n", ca.display()));
         let url = format!("https://{host}:{port}/auth");
         Server::with(&format!("[access.callback]\nurl = '{url}'\n{PATIENT}{ca}"))
     };
-    let server = with("localhost", Some(&root));
+    let server = settings_with("localhost", Some(&root));
     assert_eq!(publish(&server, "Bearer yes"), 202);
     assert_eq!(publish(&server, "Bearer no"), 401);
     assert_eq!(publish(&server, "Bearer no cache"), 202);
     assert_eq!(publish(&server, "Bearer closes"), 503);
     assert_eq!(publish(&server, "Bearer no cache"), 202);
-    let asked = endpoint.asked();
+    let request = endpoint.request_count();
     let cases = [
-        (with("localhost", Some(&other_root)), "access.callback.ca"),
-        // This host trusts no root that signed the certificate.
-        (with("localhost", None), "access.callback.ca"),
         (
-            with("127.0.0.1", Some(&root)),
+            settings_with("localhost", Some(&other_root)),
+            "access.callback.ca",
+        ),
+        // This host trusts no root that signed the certificate.
+        (settings_with("localhost", None), "access.callback.ca"),
+        (
+            settings_with("127.0.0.1", Some(&root)),
             "use one of the names in its certificate",
         ),
     ];
@@ -493,8 +504,8 @@ fn callback_over_tls_is_asked_only_if_its_certificate_is_valid() {
         server.await_log(remedy);
     }
     assert_eq!(
-        endpoint.asked(),
-        asked,
+        endpoint.request_count(),
+        request,
         "nobody learns a credential who is not trusted"
     );
     for file in [root, other_root] {

@@ -26,9 +26,9 @@ fn log_of_all_operations(broker: Broker) -> String {
     let server = broker.server();
     let ann = basic("ann", "right");
     let stream = Stream::open(server, "/sub/doors/a", &[("Authorization", &ann)]);
-    let wrong = [("Authorization", &*basic("ann", "wrong"))];
+    let wrong_password = [("Authorization", &*basic("ann", "wrong"))];
     assert_eq!(
-        once(server, "POST", "/pub/doors/a", &wrong, "x").status,
+        once(server, "POST", "/pub/doors/a", &wrong_password, "x").status,
         401
     );
     let denied = once(
@@ -45,13 +45,16 @@ fn log_of_all_operations(broker: Broker) -> String {
     assert!(!client.connect(&connect));
     assert_eq!(client.subscribe("doors/+", 1), ReasonCode::GRANTED_QOS_1);
     assert_eq!(client.subscribe("cellar", 0), ReasonCode::NOT_AUTHORIZED);
-    let mut bad = packets::Conn::open(&broker, Version::V5);
+    let mut refused_client = packets::Conn::open(&broker, Version::V5);
     let mut connect = plain_connect(Version::V5, "sensor-8");
     (connect.user_name, connect.password) = (Some("ann"), Some(&b"wrong"[..]));
-    bad.write(|out| encode::connect(out, &connect));
-    assert!(matches!(bad.packet().packet(), Packet::ConnAck(_)));
+    refused_client.write(|out| encode::connect(out, &connect));
+    assert!(matches!(
+        refused_client.packet().packet(),
+        Packet::ConnAck(_)
+    ));
     let _ = stream.conn.stream().shutdown(Shutdown::Both);
-    drop((stream, client, bad));
+    drop((stream, client, refused_client));
     // Waits until each subscriber has left.
     server.await_subscribers("doors/a", 0);
     let Broker::Crore(server) = broker else {
@@ -119,22 +122,24 @@ fn default_level_logs_no_single_clients() {
 
 #[test]
 fn settings_choose_the_clients_whose_lines_are_logged() {
-    for (chosen, has, has_not) in [
+    for (log_clients, present_parts, absent_parts) in [
         ("client=sensor-7", "topic=doors/+", "topic=doors/a"),
         ("user=ann", "topic=doors/a", " connected "),
         ("address=::ffff:127.0.0.1", " connected ", "user=bob"),
         ("address=127.0.0.9", "", " connected "),
     ] {
-        let log =
-            log_of_all_operations(start(&format!("[log]\nclients = ['{chosen}']\n"), &WANTED));
-        let found = lines(&log, &[]);
+        let log = log_of_all_operations(start(
+            &format!("[log]\nclients = ['{log_clients}']\n"),
+            &WANTED,
+        ));
+        let logged = lines(&log, &[]);
         assert!(
-            found.iter().any(|line| line.contains(has)) || has.is_empty(),
-            "{chosen}: {log}"
+            logged.iter().any(|line| line.contains(present_parts)) || present_parts.is_empty(),
+            "{log_clients}: {log}"
         );
         assert!(
-            !found.iter().any(|line| line.contains(has_not)),
-            "{chosen}: {log}"
+            !logged.iter().any(|line| line.contains(absent_parts)),
+            "{log_clients}: {log}"
         );
     }
 }
@@ -145,9 +150,9 @@ fn lines_are_objects_for_programs() {
     let each = log
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut found =
+    let mut logged =
         each.filter(|line| line["message"] == "subscribed" && line["client"] == "sensor-7");
-    let line = found.next().unwrap_or_else(|| panic!("{log}"));
+    let line = logged.next().unwrap_or_else(|| panic!("{log}"));
     assert_eq!(
         (&line["level"], &line["topic"]),
         (&"DEBUG".into(), &"doors/+".into())

@@ -25,7 +25,7 @@ fn crore(args: &[&str], input: &str) -> Output {
     await_output(child)
 }
 
-fn done(output: Output) -> String {
+fn succeed(output: Output) -> String {
     assert!(
         output.status.success(),
         "{}",
@@ -52,17 +52,17 @@ fn suspicious_grant_gets_a_hint_and_the_token_is_minted() {
     let secret = file("hinted", SECRET);
     let secret = secret.to_str().expect("text");
     let mint = ["token", "mint", "--key", secret];
-    let asked = ["--subscribe", "a/*", "--publish", "b,c", "--manage", "a/+"];
-    let output = crore(&[&mint[..], &asked].concat(), "");
+    let rights = ["--subscribe", "a/*", "--publish", "b,c", "--manage", "a/+"];
+    let output = crore(&[&mint[..], &rights].concat(), "");
     let hints = String::from_utf8(output.stderr.clone()).expect("text");
     assert_eq!(
         hints,
         "hint: `b,c` is one filter; for several repeat the flag\n\
          hint: `*` and `>` are no wildcards in 'a/*'; topics match 'a/+' (any one level) or 'a/#' (all levels that follow)\n"
     );
-    let token = done(output);
+    let token = succeed(output);
     let inspected: Value =
-        serde_json::from_str(&done(crore(&["token", "inspect"], &token))).expect("JSON");
+        serde_json::from_str(&succeed(crore(&["token", "inspect"], &token))).expect("JSON");
     assert_eq!(inspected["claims"]["subscribe"][0], "a/*");
 }
 
@@ -70,7 +70,7 @@ fn suspicious_grant_gets_a_hint_and_the_token_is_minted() {
 fn minted_token_can_be_inspected_and_grants_its_claims() {
     let secret = file("secret", &format!("{SECRET}\n"));
     let secret = secret.to_str().expect("text");
-    let token = done(crore(
+    let token = succeed(crore(
         &[
             "token",
             "mint",
@@ -90,7 +90,7 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
         "",
     ));
     let inspected: Value =
-        serde_json::from_str(&done(crore(&["token", "inspect"], &token))).expect("JSON");
+        serde_json::from_str(&succeed(crore(&["token", "inspect"], &token))).expect("JSON");
     assert_eq!(inspected["header"]["alg"], "HS256");
     assert_eq!(inspected["claims"]["sub"], "ann");
     assert_eq!(inspected["claims"]["publish"][0], "doors/#");
@@ -118,9 +118,15 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
     let grants =
         "accepted, for user ann; it grants\n  doors/#: publish, subscribe\n  doors/news: info\n";
     assert!(error.ends_with(grants), "{error}");
-    let nothing = done(crore(&["token", "mint", "--key", secret], ""));
+    let without_rights = succeed(crore(&["token", "mint", "--key", secret], ""));
     let verified = crore(
-        &["token", "inspect", "--config", config, nothing.trim()],
+        &[
+            "token",
+            "inspect",
+            "--config",
+            config,
+            without_rights.trim(),
+        ],
         "",
     );
     let error = String::from_utf8_lossy(&verified.stderr);
@@ -128,9 +134,14 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
         error.ends_with("accepted, for nobody by name; it grants nothing\n"),
         "{error}"
     );
-    let other = file("other", "fedcba9876543210fedcba9876543210");
-    let other = done(crore(
-        &["token", "mint", "--key", other.to_str().expect("text")],
+    let other_key_file = file("other", "fedcba9876543210fedcba9876543210");
+    let other = succeed(crore(
+        &[
+            "token",
+            "mint",
+            "--key",
+            other_key_file.to_str().expect("text"),
+        ],
         "",
     ));
     let verified = crore(&["token", "inspect", "--config", config, other.trim()], "");
@@ -139,7 +150,7 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
 
 #[test]
 fn user_is_accepted_with_a_hashed_password() {
-    let hash = done(crore(&["token", "hash"], "right\n"));
+    let hash = succeed(crore(&["token", "hash"], "right\n"));
     let user = format!(
         "[access]\n[[access.user]]\nname = 'ann'\npassword = '{}'\npublish = ['#']\n",
         hash.trim()
@@ -157,7 +168,7 @@ fn user_is_accepted_with_a_hashed_password() {
 
 #[test]
 fn password_file_with_a_byte_order_mark_is_hashed_without_it_and_utf16_is_refused() {
-    let hash = done(crore(&["token", "hash"], "\u{feff}right\r\n"));
+    let hash = succeed(crore(&["token", "hash"], "\u{feff}right\r\n"));
     let user = format!(
         "name = 'ann'\npassword = '{}'\npublish = ['#']\n",
         hash.trim()
@@ -329,7 +340,7 @@ fn with_a_table_of_access_the_server_may_listen_anywhere_and_no_secret_is_printe
         "listen = ['0.0.0.0:8800']\n[access]\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"
     );
     let config = file("anywhere.toml", &text);
-    let printed = done(crore(
+    let printed = succeed(crore(
         &[
             "serve",
             "--check",
@@ -347,12 +358,18 @@ fn with_a_table_of_access_the_server_may_listen_anywhere_and_no_secret_is_printe
 #[test]
 fn pub_and_sub_take_a_token() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
-    let (url, right) = (server.url(""), token(everything()));
+    let (url, valid_token) = (server.url(""), token(everything()));
     let error = refused(crore(&["pub", "doors/a", "x", "--server", &url], ""));
     assert!(error.contains("401"), "{error}");
-    done(crore(
+    succeed(crore(
         &[
-            "pub", "doors/a", "hello", "--server", &url, "--token", &right,
+            "pub",
+            "doors/a",
+            "hello",
+            "--server",
+            &url,
+            "--token",
+            &valid_token,
         ],
         "",
     ));
@@ -363,7 +380,7 @@ fn pub_and_sub_take_a_token() {
             "--server",
             &url,
             "--token",
-            &right,
+            &valid_token,
             "--count",
             "1",
             "--since",
@@ -371,6 +388,6 @@ fn pub_and_sub_take_a_token() {
             "--protocol",
             protocol,
         ];
-        assert_eq!(done(crore(&args, "")).trim(), "hello", "{protocol}");
+        assert_eq!(succeed(crore(&args, "")).trim(), "hello", "{protocol}");
     }
 }

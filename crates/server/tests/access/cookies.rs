@@ -20,10 +20,10 @@ fn cookie_is_accepted_from_own_pages_and_from_origins_allowed_by_name() {
         ("allowed_origins = ['null']", [101, 101, 403, 403, 401]),
     ] {
         let server = Server::with(&format!("[http]\n{origins}\n[access]\n{}", key_settings()));
-        let own = server.url("");
+        let own_origin = server.url("");
         let from = [
             None,
-            Some(own.as_str()),
+            Some(own_origin.as_str()),
             Some("https://app.example"),
             Some("https://evil.example"),
             Some("null"),
@@ -69,14 +69,14 @@ fn answers_never_allow_credentials_to_other_origins() {
             let mut conn = Conn::open(&server);
             conn.ask(method, target, headers, "");
             let answer = conn.head();
-            let what = format!("{method} {target} of {listed}: {answer:?}");
-            assert_eq!(answer.status, status, "{what}");
+            let case = format!("{method} {target} of {listed}: {answer:?}");
+            assert_eq!(answer.status, status, "{case}");
             let named = answer.header("access-control-allow-origin");
-            assert_eq!(named.as_deref(), Some(listed), "{what}");
+            assert_eq!(named.as_deref(), Some(listed), "{case}");
             let credentials = answer.header("access-control-allow-credentials");
-            assert_eq!(credentials, None, "{what}");
+            assert_eq!(credentials, None, "{case}");
             let may_send = answer.lists("access-control-allow-headers", "authorization");
-            assert_eq!(may_send, method == "OPTIONS", "{what}");
+            assert_eq!(may_send, method == "OPTIONS", "{case}");
         }
     }
 }
@@ -84,20 +84,24 @@ fn answers_never_allow_credentials_to_other_origins() {
 #[test]
 fn token_in_the_header_precedes_query_and_query_precedes_cookie() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
-    let (right, wrong) = (token(everything()), "eyJ0.e30.x");
+    let (valid, invalid) = (token(everything()), "eyJ0.e30.x");
     let header = |token: &str| format!("Bearer {token}");
     let cookie = |token: &str| format!("crore_token={token}");
     for (by_header, by_query, by_cookie, expected) in [
-        (Some(right.as_str()), Some(wrong), Some(wrong), 202),
-        (Some(wrong), Some(&right), Some(&right), 401),
-        (None, Some(&right), Some(wrong), 202),
-        (None, Some(wrong), Some(&right), 401),
-        (None, None, Some(&right), 202),
+        (Some(valid.as_str()), Some(invalid), Some(invalid), 202),
+        (Some(invalid), Some(&valid), Some(&valid), 401),
+        (None, Some(&valid), Some(invalid), 202),
+        (None, Some(invalid), Some(&valid), 401),
+        (None, None, Some(&valid), 202),
     ] {
         let (authorization, cookie) = (by_header.map(header), by_cookie.map(cookie));
         let mut headers = Vec::new();
-        headers.extend(authorization.as_deref().map(|it| ("Authorization", it)));
-        headers.extend(cookie.as_deref().map(|it| ("Cookie", it)));
+        headers.extend(
+            authorization
+                .as_deref()
+                .map(|value| ("Authorization", value)),
+        );
+        headers.extend(cookie.as_deref().map(|value| ("Cookie", value)));
         let query = by_query
             .map(|token| format!("?token={token}"))
             .unwrap_or_default();
@@ -110,18 +114,18 @@ fn token_in_the_header_precedes_query_and_query_precedes_cookie() {
         );
     }
     // A request with two tokens of the same kind is refused, since it is not clear which one is meant.
-    let authorization = header(&right);
-    let twice = [
+    let authorization = header(&valid);
+    let two_cookies = [
         ("Authorization", authorization.as_str()),
         ("Authorization", authorization.as_str()),
     ];
     assert_eq!(
         Conn::open(&server)
-            .request("POST", "/pub/doors/order", &twice, "x")
+            .request("POST", "/pub/doors/order", &two_cookies, "x")
             .status,
         401
     );
-    let target = format!("/pub/doors/order?token={right}&token={right}");
+    let target = format!("/pub/doors/order?token={valid}&token={valid}");
     assert_eq!(
         Conn::open(&server)
             .request("POST", &target, &[], "x")
@@ -129,7 +133,7 @@ fn token_in_the_header_precedes_query_and_query_precedes_cookie() {
         401
     );
     let log = server.log();
-    assert!(!log.contains(&right), "no token stands in the log: {log}");
+    assert!(!log.contains(&valid), "no token stands in the log: {log}");
 }
 
 /// The request for a script or an image that a page of another site embeds carries the visitor's cookie and no `Origin` header.

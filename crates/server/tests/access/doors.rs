@@ -216,8 +216,8 @@ impl HttpOperation {
             let length = head.header("content-length").expect("a length");
             let body = conn.exactly(length.parse().expect("a number"));
             let result: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-            let why = &result["failed"][0]["reason"];
-            return match (result["published"].as_u64(), why.as_str()) {
+            let reason = &result["failed"][0]["reason"];
+            return match (result["published"].as_u64(), reason.as_str()) {
                 (Some(1), None) => Outcome::Accepted,
                 (Some(0), Some(NOT_GRANTED)) => Outcome::Refused(403),
                 _ => panic!("{result} is no answer to a batch"),

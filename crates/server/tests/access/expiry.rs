@@ -34,15 +34,15 @@ fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
 fn streams_and_polls_end_with_their_token_and_the_next_request_gets_401() {
     let server = Server::with(&settings());
     let (token, (events, interest, mut two_topics, mut poll)) = opened(|token| {
-        let ask = |target: &str, headers: &[(&str, &str)]| {
+        let open_stream = |target: &str, headers: &[(&str, &str)]| {
             let mut conn = Conn::open(&server);
             conn.ask("GET", &format!("{target}token={token}"), headers, "");
             conn
         };
         let mut streams = [
-            ask("/sub/doors/expiry?", &[EVENTS]),
-            ask("/interest?match=doors/%23&", &[]),
-            ask("/pubsub/doors/expiry?", &handshake(&[])),
+            open_stream("/sub/doors/expiry?", &[EVENTS]),
+            open_stream("/interest?match=doors/%23&", &[]),
+            open_stream("/pubsub/doors/expiry?", &handshake(&[])),
         ];
         let heads = streams.each_mut().map(|conn| conn.head());
         let open = heads.each_ref().map(|head| head.status) == [200, 200, 101];
@@ -56,7 +56,7 @@ fn streams_and_polls_end_with_their_token_and_the_next_request_gets_401() {
                     conn: two_topics,
                     head,
                 },
-                ask("/sub/doors/expiry?", &[]),
+                open_stream("/sub/doors/expiry?", &[]),
             )
         })
     });

@@ -36,8 +36,8 @@ fn numbers_of_a_jwks_are_accepted_in_every_length_and_base64() {
         assert_eq!(publish(&server, &token), 202, "{set}");
     }
     // One key in 128 has a coordinate that begins with a zero.
-    let short = |pair: &KeyPair| pair.der_bytes()[1] == 0 || pair.der_bytes()[33] == 0;
-    let ec = std::iter::repeat_with(|| KeyPair::generate().expect("a key")).find(short);
+    let has_leading_zero = |pair: &KeyPair| pair.der_bytes()[1] == 0 || pair.der_bytes()[33] == 0;
+    let ec = std::iter::repeat_with(|| KeyPair::generate().expect("a key")).find(has_leading_zero);
     let ec = ec.expect("one of them");
     let (x, y) = ec.der_bytes()[1..].split_at(32);
     let bare = |bytes: &[u8]| {
@@ -147,24 +147,27 @@ fn an_rsa_key_or_a_secret_that_could_verify_nothing_is_refused_by_kid_and_member
 #[test]
 fn an_ed25519_key_that_is_no_point_or_one_of_small_order_is_refused() {
     let jwk = |x: &[u8]| json!({"kty": "OKP", "kid": "k", "crv": "Ed25519", "x": b64(x)});
-    let of_low = |low: u8, rest: u8, high: u8| [&[low][..], &[rest; 30], &[high]].concat();
+    let with_low_bytes = |low: u8, rest: u8, high: u8| [&[low][..], &[rest; 30], &[high]].concat();
     for (x, words) in [
-        (of_low(0, 0, 0), "x is a point of small order"),
-        (of_low(1, 0, 0), "x is a point of small order"),
+        (with_low_bytes(0, 0, 0), "x is a point of small order"),
+        (with_low_bytes(1, 0, 0), "x is a point of small order"),
         // p - 1, a point of order 2.
-        (of_low(0xec, 0xff, 0x7f), "x is a point of small order"),
+        (
+            with_low_bytes(0xec, 0xff, 0x7f),
+            "x is a point of small order",
+        ),
         // p and p + 1, second encodings of 0 and 1.
-        (of_low(0xed, 0xff, 0x7f), "x is no point"),
-        (of_low(0xee, 0xff, 0x7f), "x is no point"),
+        (with_low_bytes(0xed, 0xff, 0x7f), "x is no point"),
+        (with_low_bytes(0xee, 0xff, 0x7f), "x is no point"),
         // No point has the y coordinate 2.
-        (of_low(2, 0, 0), "x is no point"),
-        (of_low(0xff, 0xff, 0xff), "x is no point"),
+        (with_low_bytes(2, 0, 0), "x is no point"),
+        (with_low_bytes(0xff, 0xff, 0xff), "x is no point"),
     ] {
         assert_refused(&jwk(&x), words);
     }
     // The same point in PEM.
     let head = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
-    let body = STANDARD.encode([&head[..], &of_low(1, 0, 0)].concat());
+    let body = STANDARD.encode([&head[..], &with_low_bytes(1, 0, 0)].concat());
     let pem = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
     let error = refusal(&of_file("EdDSA", pem.as_bytes())).unwrap_or_default();
     assert!(

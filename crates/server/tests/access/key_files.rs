@@ -31,23 +31,23 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
 fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     let path = file("openssl-input", input);
     let mut command = Command::new("openssl");
-    let done = output(
+    let output = output(
         command
             .args(args)
             .args(["-in", &path.display().to_string()]),
     );
-    let complaint = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "openssl {args:?}: {complaint}");
-    done.stdout
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "openssl {args:?}: {complaint}");
+    output.stdout
 }
 
 /// The error of a server that is started with these settings. `None` if the server starts.
 pub fn refusal(settings: &str) -> Option<String> {
     let config = file("refusal.toml", settings.as_bytes());
     let mut command = Command::new(program());
-    let done = output(command.args(["serve", "--check", "--config"]).arg(config));
-    let error = String::from_utf8_lossy(&done.stderr).into_owned();
-    (!done.status.success()).then_some(error)
+    let output = output(command.args(["serve", "--check", "--config"]).arg(config));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    (!output.status.success()).then_some(error)
 }
 
 pub fn of_file(alg: &str, bytes: &[u8]) -> String {
@@ -84,15 +84,15 @@ fn certificate(key: &KeyPair, name: &str) -> String {
 fn mint(name: &str, bytes: &[u8]) -> Result<String, String> {
     let path = file(name, bytes);
     let mut command = Command::new(program());
-    let done = output(
+    let output = output(
         command
             .args(["token", "mint", "--publish", "doors/#", "--key"])
             .arg(path),
     );
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    match done.status.success() {
-        true => Ok(text(done.stdout)),
-        false => Err(text(done.stderr)),
+    match output.status.success() {
+        true => Ok(text(output.stdout)),
+        false => Err(text(output.stderr)),
     }
 }
 
@@ -102,17 +102,17 @@ fn public_key_is_read_with_any_text_around_it() {
     let signs = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).expect("a key");
     let token = signed(Algorithm::ES256, &signs);
     let public = pair.public_key_pem();
-    let own = certificate(&pair, "issuer");
-    let described = openssl(&["x509", "-text"], own.as_bytes());
+    let certificate_text = certificate(&pair, "issuer");
+    let described = openssl(&["x509", "-text"], certificate_text.as_bytes());
     for bytes in [
         public.clone().into_bytes(),
         format!("# of 2026\n{public}").into_bytes(),
         format!("\u{feff}{public}").into_bytes(),
         public.replace('\n', "\r\n").into_bytes(),
-        own.clone().into_bytes(),
+        certificate_text.clone().into_bytes(),
         described,
         // The certificate followed by a second one (of its issuer), as `openssl pkcs12 -nokeys` writes them.
-        format!("Bag Attributes\n{own}{own}").into_bytes(),
+        format!("Bag Attributes\n{certificate_text}{certificate_text}").into_bytes(),
     ] {
         let server = Server::with(&of_file("ES256", &bytes));
         let text = String::from_utf8_lossy(&bytes);
@@ -202,11 +202,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Each byte in hex, between the texts `before` and `behind`.
-fn pairs_of(bytes: &[u8], before: &str, behind: &str) -> String {
+/// Each byte in hex, between the texts `prefix` and `suffix`.
+fn surrounded(bytes: &[u8], prefix: &str, suffix: &str) -> String {
     let pairs = bytes
         .iter()
-        .map(|byte| format!("{before}{byte:02X}{behind}"));
+        .map(|byte| format!("{prefix}{byte:02X}{suffix}"));
     pairs.collect()
 }
 
@@ -217,60 +217,60 @@ fn wrapped(text: &str) -> String {
 }
 
 /// A form of a key file: the name of the form, and the bytes of the file.
-type Form = (&'static str, Vec<u8>);
+type KeyForm = (&'static str, Vec<u8>);
 
-fn form(name: &'static str, bytes: impl Into<Vec<u8>>) -> Form {
+fn key_form(name: &'static str, bytes: impl Into<Vec<u8>>) -> KeyForm {
     (name, bytes.into())
 }
 
 /// Forms of a public key that contain its DER encoding: PEM, DER, a certificate, and encodings of these.
-fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
+fn forms_of_der(pair: &KeyPair) -> Vec<KeyForm> {
     let (spki, pem) = (pair.subject_public_key_info(), pair.public_key_pem());
-    let own = certificate(pair, "issuer");
-    let own_der = openssl(&["x509", "-outform", "DER"], own.as_bytes());
-    let described = openssl(&["x509", "-text"], own.as_bytes());
+    let certificate_text = certificate(pair, "issuer");
+    let own_der = openssl(&["x509", "-outform", "DER"], certificate_text.as_bytes());
+    let described = openssl(&["x509", "-text"], certificate_text.as_bytes());
     let base64 = STANDARD.encode(&spki);
     let wide: Vec<u8> = pem.encode_utf16().flat_map(u16::to_be_bytes).collect();
     vec![
-        form("PEM", &pem[..]),
-        form("PEM behind a comment", format!("# the issuer's\n{pem}")),
-        form("PEM behind an empty line", format!("\n\n{pem}")),
-        form("PEM behind a mark", format!("\u{feff}{pem}")),
-        form("PEM, its hyphens gone", pem.replace("-----", "")),
-        form("PEM in UTF-16", wide),
-        form("PEM with line ends as text", pem.replace('\n', "\\n")),
-        form("a certificate", own),
-        form("a certificate described", described),
-        form("DER", &spki[..]),
-        form("DER and a line end", [&spki[..], b"\n"].concat()),
-        form("a certificate in DER", &own_der[..]),
-        form("base64", &base64[..]),
-        form("base64 in lines", wrapped(&STANDARD.encode(&own_der))),
-        form("base64 in words", wrapped(&base64).replace('\n', " ")),
-        form("base64url", URL_SAFE_NO_PAD.encode(&spki)),
-        form(
+        key_form("PEM", &pem[..]),
+        key_form("PEM behind a comment", format!("# the issuer's\n{pem}")),
+        key_form("PEM behind an empty line", format!("\n\n{pem}")),
+        key_form("PEM behind a mark", format!("\u{feff}{pem}")),
+        key_form("PEM, its hyphens gone", pem.replace("-----", "")),
+        key_form("PEM in UTF-16", wide),
+        key_form("PEM with line ends as text", pem.replace('\n', "\\n")),
+        key_form("a certificate", certificate_text),
+        key_form("a certificate described", described),
+        key_form("DER", &spki[..]),
+        key_form("DER and a line end", [&spki[..], b"\n"].concat()),
+        key_form("a certificate in DER", &own_der[..]),
+        key_form("base64", &base64[..]),
+        key_form("base64 in lines", wrapped(&STANDARD.encode(&own_der))),
+        key_form("base64 in words", wrapped(&base64).replace('\n', " ")),
+        key_form("base64url", URL_SAFE_NO_PAD.encode(&spki)),
+        key_form(
             "base64 behind a comment",
             format!("# the issuer's\n{}", wrapped(&base64)),
         ),
-        form(
+        key_form(
             "base64 behind a name",
             format!("v=DKIM1; k=rsa; p={base64}"),
         ),
-        form("base64 of PEM", STANDARD.encode(&pem)),
-        form("hex", hex(&spki)),
-        form("hex in pairs", pairs_of(&spki, "", ":")),
-        form("hex behind 0x", format!("0x{}", hex(&spki))),
-        form("hex in a list", pairs_of(&spki, "0x", ", ")),
-        form("hex in escapes", pairs_of(&spki, "\\x", "")),
-        form("hex of PEM", hex(pem.as_bytes())),
-        form("hex of base64", hex(base64.as_bytes())),
-        form("a private key", pair.serialize_pem()),
-        form("a private key in DER", pair.serialize_der()),
+        key_form("base64 of PEM", STANDARD.encode(&pem)),
+        key_form("hex", hex(&spki)),
+        key_form("hex in pairs", surrounded(&spki, "", ":")),
+        key_form("hex behind 0x", format!("0x{}", hex(&spki))),
+        key_form("hex in a list", surrounded(&spki, "0x", ", ")),
+        key_form("hex in escapes", surrounded(&spki, "\\x", "")),
+        key_form("hex of PEM", hex(pem.as_bytes())),
+        key_form("hex of base64", hex(base64.as_bytes())),
+        key_form("a private key", pair.serialize_pem()),
+        key_form("a private key in DER", pair.serialize_der()),
     ]
 }
 
 /// Forms of a public key that are text.
-fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
+fn forms_of_text(pair: &KeyPair) -> Vec<KeyForm> {
     let x = URL_SAFE_NO_PAD.encode(&pair.der_bytes()[..32]);
     let jwk = json!({"kty": "EC", "crv": "P-256", "x": x, "y": x});
     let jwks = json!({"keys": [jwk]});
@@ -278,17 +278,17 @@ fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
     let minisign = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
     let pgp = [&[0x99, 0, 51, 4, 0x60, 0, 0, 0, 22, 9][..], &[7; 44]].concat();
     vec![
-        form("JWK", jwk.to_string()),
-        form("JWKS", jwks.to_string()),
-        form("JWKS behind a comment", format!("// keys\n{jwks}")),
-        form("XML", xml),
-        form(
+        key_form("JWK", jwk.to_string()),
+        key_form("JWKS", jwks.to_string()),
+        key_form("JWKS behind a comment", format!("// keys\n{jwks}")),
+        key_form("XML", xml),
+        key_form(
             "minisign",
             format!("untrusted comment: minisign public key\n{minisign}\n"),
         ),
-        form("minisign's line", minisign),
-        form("PGP", STANDARD.encode(&pgp)),
-        form(
+        key_form("minisign's line", minisign),
+        key_form("PGP", STANDARD.encode(&pgp)),
+        key_form(
             "PGP's armour",
             format!(
                 "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{}",
@@ -299,7 +299,7 @@ fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
 }
 
 /// Forms of a public key that only some kinds have.
-fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<Form> {
+fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<KeyForm> {
     let mut forms_of_this_kind = Vec::new();
     let path = file("ssh", pair.public_key_pem().as_bytes());
     let mut command = Command::new("ssh-keygen");
@@ -307,21 +307,24 @@ fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<Form> {
     let line = String::from_utf8(ssh).expect("text");
     // The server does not read Ed25519 keys of OpenSSH.
     if let Some(blob) = line.split(' ').nth(1) {
-        forms_of_this_kind.push(form("OpenSSH's base64", blob.trim()));
-        forms_of_this_kind.push(form("OpenSSH behind a comment", format!("# ann's\n{line}")));
-        forms_of_this_kind.push(form("OpenSSH", line));
+        forms_of_this_kind.push(key_form("OpenSSH's base64", blob.trim()));
+        forms_of_this_kind.push(key_form(
+            "OpenSSH behind a comment",
+            format!("# ann's\n{line}"),
+        ));
+        forms_of_this_kind.push(key_form("OpenSSH", line));
     }
     if kind == "EC" {
         let point = pair.der_bytes();
-        forms_of_this_kind.push(form("a point in hex", hex(point)));
-        forms_of_this_kind.push(form("a point in base64", STANDARD.encode(point)));
-        forms_of_this_kind.push(form("a point", point));
+        forms_of_this_kind.push(key_form("a point in hex", hex(point)));
+        forms_of_this_kind.push(key_form("a point in base64", STANDARD.encode(point)));
+        forms_of_this_kind.push(key_form("a point", point));
     }
     forms_of_this_kind
 }
 
 /// All forms of a public key.
-fn forms(kind: &str, pair: &KeyPair) -> Vec<Form> {
+fn all_forms(kind: &str, pair: &KeyPair) -> Vec<KeyForm> {
     [
         forms_of_der(pair),
         forms_of_text(pair),
@@ -338,7 +341,7 @@ fn a_public_key_is_refused_as_a_secret_in_every_form() {
         ("Ed25519", &PKCS_ED25519),
     ] {
         let pair = KeyPair::generate_for(algorithm).expect("a key");
-        for (name, bytes) in forms(kind, &pair) {
+        for (name, bytes) in all_forms(kind, &pair) {
             // A file that begins with a brace is a JWKS, whatever its alg says.
             let json = bytes.starts_with(b"{");
             if !json {
@@ -372,7 +375,7 @@ fn a_public_key_is_refused_as_a_secret_in_every_form() {
 fn mint_refuses_a_key_of_another_kind_as_a_secret() {
     for (kind, algorithm) in [("EC", &PKCS_ECDSA_P256_SHA256), ("Ed25519", &PKCS_ED25519)] {
         let pair = KeyPair::generate_for(algorithm).expect("a key");
-        for (name, bytes) in forms(kind, &pair) {
+        for (name, bytes) in all_forms(kind, &pair) {
             let minted = mint("mint", &bytes);
             match name == "a private key" {
                 true => assert!(minted.is_ok(), "{kind}, {name}: {minted:?}"),
@@ -402,7 +405,7 @@ fn a_private_key_signs_in_every_form_of_pem() {
         let key = pair.serialize_pem();
         let server = Server::with(&of_file(name, pair.public_key_pem().as_bytes()));
         // OpenSSL does not read this key in the form of RFC 5958, so the key is converted.
-        let old = match name {
+        let old_form = match name {
             "EdDSA" => key.clone(),
             _ => String::from_utf8(openssl(command, key.as_bytes())).expect("text"),
         };
@@ -412,9 +415,9 @@ fn a_private_key_signs_in_every_form_of_pem() {
             format!("\u{feff}{key}"),
             key.replace('\n', "\r\n"),
             format!("{}{key}", certificate(&pair, "a")),
-            old.clone(),
+            old_form.clone(),
             format!(
-                "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{old}"
+                "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{old_form}"
             ),
         ] {
             let (alg, token) = alg(mint("sign", text.as_bytes()));
@@ -432,8 +435,8 @@ fn a_private_key_signs_in_every_form_of_pem() {
 #[test]
 fn rsa_pss_key_is_refused_for_rs256_by_name() {
     let mut command = Command::new("openssl");
-    let made = command.args(["genpkey", "-algorithm", "RSA-PSS"]);
-    let key = output(made.args(["-pkeyopt", "rsa_keygen_bits:2048"])).stdout;
+    let genpkey = command.args(["genpkey", "-algorithm", "RSA-PSS"]);
+    let key = output(genpkey.args(["-pkeyopt", "rsa_keygen_bits:2048"])).stdout;
     let public = openssl(&["pkey", "-pubout"], &key);
     let error = refusal(&of_file("RS256", &public)).unwrap_or_default();
     let is_named =

@@ -58,7 +58,7 @@ impl Issuer {
         self.state.lock().expect("nobody panics").0 = answer;
     }
 
-    fn asked(&self) -> u32 {
+    fn request_count(&self) -> u32 {
         self.state.lock().expect("nobody panics").1
     }
 }
@@ -68,7 +68,7 @@ fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
 }
 
-fn set(keys: &[&Value]) -> String {
+fn key_set(keys: &[&Value]) -> String {
     answer("200 OK", &json!({ "keys": keys }).to_string())
 }
 
@@ -76,7 +76,7 @@ fn set(keys: &[&Value]) -> String {
 fn key(kid: &str) -> (Value, EncodingKey) {
     let pair = KeyPair::generate().expect("a key");
     let (x, y) = pair.der_bytes()[1..].split_at(32);
-    let [x, y] = [x, y].map(|it| URL_SAFE_NO_PAD.encode(it));
+    let [x, y] = [x, y].map(|coordinate| URL_SAFE_NO_PAD.encode(coordinate));
     let jwk = json!({"kty": "EC", "crv": "P-256", "kid": kid, "x": x, "y": y});
     let signs = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).expect("a key");
     (jwk, signs)
@@ -99,13 +99,13 @@ fn settings(url: &str) -> String {
 fn new_key_is_fetched_once_and_unknown_key_ids_cause_no_further_fetch() {
     let (old, signs_old) = key("old");
     let (new, signs_new) = key("new");
-    let (issuer, url) = Issuer::start(set(&[&old]));
+    let (issuer, url) = Issuer::start(key_set(&[&old]));
     let server = Server::with(&settings(&url));
     assert_eq!(publish(&server, &token("old", &signs_old, 0)), 202);
-    assert_eq!(issuer.asked(), 1, "the set is kept");
-    issuer.answers(set(&[&new]));
+    assert_eq!(issuer.request_count(), 1, "the set is kept");
+    issuer.answers(key_set(&[&new]));
     assert_eq!(publish(&server, &token("new", &signs_new, 0)), 202);
-    assert_eq!(issuer.asked(), 2);
+    assert_eq!(issuer.request_count(), 2);
     let started = Instant::now();
     for number in 0..20 {
         let made_up = format!("made-up-{number}");
@@ -113,7 +113,11 @@ fn new_key_is_fetched_once_and_unknown_key_ids_cause_no_further_fetch() {
     }
     // For unknown kids the server fetches the set at most once in ten seconds.
     let allowed = 2 + started.elapsed().as_secs() / 10;
-    assert!(u64::from(issuer.asked()) <= allowed, "{}", issuer.asked());
+    assert!(
+        u64::from(issuer.request_count()) <= allowed,
+        "{}",
+        issuer.request_count()
+    );
     let withdrawn = token("old", &signs_old, 1);
     assert_eq!(publish(&server, &withdrawn), 401, "the set has it no more");
 }
@@ -132,7 +136,7 @@ fn keys_stay_in_use_while_the_issuer_fails_and_unknown_ones_are_503() {
         ),
         (String::new(), "closed the connection"),
     ] {
-        let (issuer, url) = Issuer::start(set(&[&known]));
+        let (issuer, url) = Issuer::start(key_set(&[&known]));
         let server = Server::with_admin(&settings(&url));
         assert_eq!(publish(&server, &token("known", &signs, 0)), 202);
         issuer.answers(failure);
@@ -145,7 +149,7 @@ fn keys_stay_in_use_while_the_issuer_fails_and_unknown_ones_are_503() {
         );
         server.await_log(log_text);
         crate::reload::reload(&server, &settings(&url));
-        until("a fetch after the reload", || issuer.asked() >= 3);
+        until("a fetch after the reload", || issuer.request_count() >= 3);
         assert_eq!(
             publish(&server, &token("known", &signs, 2)),
             202,
@@ -159,7 +163,7 @@ fn server_starts_without_the_issuer_and_answers_503() {
     let (_, signs) = key("known");
     let (issuer, url) = Issuer::start(answer("503 Later", ""));
     let server = Server::with(&settings(&url));
-    until("the first fetch", || issuer.asked() == 1);
+    until("the first fetch", || issuer.request_count() == 1);
     assert_eq!(publish(&server, &token("known", &signs, 0)), 503);
 }
 
@@ -168,7 +172,7 @@ fn secret_of_a_url_signs_nothing() {
     let (known, _) = key("known");
     let secret: [u8; 32] = std::array::from_fn(|n| (n * 37 + 11) as u8);
     let oct = json!({"kty": "oct", "kid": "s", "k": URL_SAFE_NO_PAD.encode(secret)});
-    let (_issuer, url) = Issuer::start(set(&[&known, &oct]));
+    let (_issuer, url) = Issuer::start(key_set(&[&known, &oct]));
     let server = Server::with(&settings(&url));
     let mut header = Header::new(Algorithm::HS256);
     header.kid = Some("s".to_string());
@@ -179,7 +183,7 @@ fn secret_of_a_url_signs_nothing() {
 
 #[test]
 fn key_has_one_source_and_a_url_of_http() {
-    for (entry, named) in [
+    for (entry, expected_text) in [
         ("url = 'ftp://issuer/x'", "access.key[1].url"),
         ("url = 'http://i/x'\nfile = 'x.pem'", "write one of `file`"),
         ("url = 'http://i/x'\nca = 'x.pem'", "write https://"),
@@ -189,7 +193,7 @@ fn key_has_one_source_and_a_url_of_http() {
     ] {
         let refused = refusal(&format!("[access]\n[[access.key]]\n{entry}\n"));
         let refused = refused.expect("it is refused");
-        assert!(refused.contains(named), "{entry}: {refused}");
+        assert!(refused.contains(expected_text), "{entry}: {refused}");
     }
     assert_eq!(refusal(&settings("http://127.0.0.1:1/jwks")), None);
 }

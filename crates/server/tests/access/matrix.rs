@@ -28,8 +28,8 @@ fn credentials(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
         |header: Header, key: &EncodingKey| encode(&header, &everything(), key).expect("a token");
     let rsa_as_secret = EncodingKey::from_secret(PAIRS[0].public_pem().as_bytes());
     let of_other = |header: Header| signed(header, &wrong_key);
-    let right = token(everything());
-    let cut = right[..right.len() - 4].to_string();
+    let all_rights = token(everything());
+    let cut = all_rights[..all_rights.len() - 4].to_string();
     vec![
         ("none", Credential::None, false),
         ("malformed", Credential::Token("eyJ0.e30.x".into()), true),
@@ -95,7 +95,7 @@ fn credentials(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
             Credential::Token(token(everything_but(&rights[rights.len() - 1..]))),
             false,
         ),
-        ("right", Credential::Token(right), false),
+        ("right", Credential::Token(all_rights), false),
         (
             "right by an RSA key",
             Credential::Token(
@@ -139,7 +139,7 @@ fn http_operation_is_accepted_only_with_its_right() {
     let server = Server::with(&settings());
     fill(&server);
     let reader = token(everything());
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     let mut tried = 0;
     for (d, operation) in HTTP_OPERATIONS.iter().enumerate() {
         for carrier in [Carrier::Header, Carrier::Query, Carrier::Cookie] {
@@ -156,13 +156,13 @@ fn http_operation_is_accepted_only_with_its_right() {
                 };
                 tried += 1;
                 if outcome != expected {
-                    wrong.push(format!(
+                    failures.push(format!(
                         "{} by {carrier:?} with {state}: {outcome:?}, not {expected:?}",
                         operation.name
                     ));
                 }
                 if outcome != Outcome::Accepted && exists(&server, &reader, &topic) {
-                    wrong.push(format!(
+                    failures.push(format!(
                         "{} by {carrier:?} with {state}: refused, and the topic is there",
                         operation.name
                     ));
@@ -170,7 +170,7 @@ fn http_operation_is_accepted_only_with_its_right() {
             }
         }
     }
-    assert!(wrong.is_empty(), "of {tried}:\n{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "of {tried}:\n{}", failures.join("\n"));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn mqtt_operation_is_accepted_only_with_its_right() {
         return; // the reference has other settings
     };
     let reader = token(everything());
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (d, operation) in MQTT_OPERATIONS.into_iter().enumerate() {
         for (version, framed) in MQTT_TRANSPORTS {
             for (s, (state, credential, worthless)) in
@@ -230,7 +230,7 @@ fn mqtt_operation_is_accepted_only_with_its_right() {
                     _ => operation.refused(version),
                 };
                 if outcome != expected {
-                    wrong.push(format!(
+                    failures.push(format!(
                         "{operation:?} {version:?} framed {framed} with {state}: {outcome:?}, not {expected:?}"
                     ));
                 }
@@ -238,14 +238,14 @@ fn mqtt_operation_is_accepted_only_with_its_right() {
                     && operation.is_publish()
                     && exists(server, &reader, &topic)
                 {
-                    wrong.push(format!(
+                    failures.push(format!(
                         "{operation:?} {version:?} with {state}: refused, and the topic is there"
                     ));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// The refusal of a CONNECT whose credential is not valid. The return codes 4 and 5 of MQTT 3.1.1 appear here as the reason codes of MQTT
@@ -279,7 +279,7 @@ fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybo
         ),
         ("", "[[rule]]\nmatch = 'a'\nopen = ['manage']\n", false),
     ];
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (anonymous, rule, open) in table {
         let broker = Broker::with(&format!(
             "[access]\ntoken_bytes = 1536\n{anonymous}{users}{rule}"
@@ -293,22 +293,22 @@ fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybo
                     false => Outcome::Accepted,
                 };
                 if outcome != expected {
-                    wrong.push(format!(
+                    failures.push(format!(
                         "{anonymous}{rule}: {version:?} framed {framed} with {state}: {outcome:?}, not {expected:?}"
                     ));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn only_the_session_of_a_known_user_outlives_its_connection() {
     let anonymous = "[access.anonymous]\nsubscribe = ['open/#']\n";
     let broker = Broker::with(&format!("[access]\n{anonymous}{}", key_settings()));
-    let mut kept = PropertyWriter::new();
-    kept.session_expiry_interval_s(600);
+    let mut will_properties = PropertyWriter::new();
+    will_properties.session_expiry_interval_s(600);
     let mut claims = everything();
     claims["sub"] = json!(""); // nobody's name, and a right token all the same
     let nameless = Credential::Token(token(claims));
@@ -318,7 +318,7 @@ fn only_the_session_of_a_known_user_outlives_its_connection() {
             let mut connect = plain_connect(version, &id);
             connect.clean_start = clean;
             if version == Version::V5 {
-                connect.properties = kept.properties();
+                connect.properties = will_properties.properties();
             }
             connected(&broker, framed, credential, connect).expect("it may come")
         };

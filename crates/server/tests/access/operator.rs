@@ -33,23 +33,26 @@ fn removed_key_is_refused_and_a_new_one_is_accepted_after_a_reload() {
 
 #[test]
 fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
-    let own = "0123456789abcdef0123456789abcdef-admin";
-    let settings = format!("[admin]\ntoken = '{own}'\n[access]\n{}", key_settings());
+    let admin_token = "0123456789abcdef0123456789abcdef-admin";
+    let settings = format!(
+        "[admin]\ntoken = '{admin_token}'\n[access]\n{}",
+        key_settings()
+    );
     let server = Server::with_admin(&settings);
     let host = server.admin().to_string();
-    let ask = |method: &str, target: &str, headers: &[(&str, &str)]| {
+    let request = |method: &str, target: &str, headers: &[(&str, &str)]| {
         let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
         let mut conn = Conn::from_stream(stream, &server);
         let headers = [&[("Host", host.as_str())], headers].concat();
-        conn.ask(method, target, &headers, "");
+        conn.request(method, target, &headers, "");
         conn.head().status
     };
-    let right = token(everything());
-    let (data, admin) = (format!("Bearer {right}"), format!("Bearer {own}"));
-    let cut = format!("Bearer {}", &own[..own.len() - 1]);
+    let token = token(everything());
+    let (data, admin) = (format!("Bearer {token}"), format!("Bearer {admin_token}"));
+    let cut = format!("Bearer {}", &admin_token[..admin_token.len() - 1]);
     let altered = format!("{cut}x");
-    let cookie = format!("crore_token={right}; token={own}");
-    let wrong: [&[(&str, &str)]; 6] = [
+    let cookie = format!("crore_token={token}; token={admin_token}");
+    let wrong_credentials: [&[(&str, &str)]; 6] = [
         &[],
         &[("Authorization", &altered)],
         &[("Authorization", &data)],
@@ -67,15 +70,15 @@ fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
         ("POST", "/api/v1/reload"),
         ("POST", "/api/v1/drain"),
     ] {
-        for headers in wrong {
-            let status = ask(method, path, headers);
+        for headers in wrong_credentials {
+            let status = request(method, path, headers);
             assert_eq!(status, 401, "{method} {path} with {headers:?}");
         }
         let by_query = format!(
-            "{path}{}token={own}",
+            "{path}{}token={admin_token}",
             if path.contains('?') { '&' } else { '?' }
         );
-        assert_eq!(ask(method, &by_query, &[]), 401, "{method} {by_query}");
+        assert_eq!(request(method, &by_query, &[]), 401, "{method} {by_query}");
     }
     for path in [
         "/metrics",
@@ -84,13 +87,13 @@ fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
         "/api/v1/stats",
     ] {
         assert_eq!(
-            ask("GET", path, &[("Authorization", &admin)]),
+            request("GET", path, &[("Authorization", &admin)]),
             200,
             "{path}"
         );
     }
     assert_eq!(
-        publish(&server, own),
+        publish(&server, admin_token),
         401,
         "and the data port does not take the admin's"
     );

@@ -19,13 +19,13 @@ fn settings() -> String {
 #[test]
 fn curl_is_accepted_with_a_token_a_password_or_a_cookie() {
     let server = Server::with(&settings());
-    let right = token(everything());
+    let token = token(everything());
     let (bearer, cookie) = (
-        format!("Authorization: Bearer {right}"),
-        format!("crore_token={right}"),
+        format!("Authorization: Bearer {token}"),
+        format!("crore_token={token}"),
     );
     let url = server.url("/pub/doors/curl");
-    let in_url = format!("{url}?token={right}");
+    let in_url = format!("{url}?token={token}");
     let status = |args: &[&str], url: &str| {
         let fixed = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-d", "x"];
         let output = run("curl", &[&fixed, args, &[url]].concat());
@@ -39,7 +39,7 @@ fn curl_is_accepted_with_a_token_a_password_or_a_cookie() {
         (&[], &url, "401"),
         (&["-u", "ann:wrong"], &url, "401"),
         (&["-H", "Authorization: Bearer x"], &url, "401"),
-        (&["--oauth2-bearer", &right], &url, "202"),
+        (&["--oauth2-bearer", &token], &url, "202"),
     ] {
         assert_eq!(status(args, url), expected, "{args:?}");
     }
@@ -51,7 +51,7 @@ fn mosquitto_clients_are_accepted_with_a_password_or_a_token_and_learn_why_not()
         return;
     }
     let server = Server::with(&settings());
-    let (port, right) = (server.address().port().to_string(), token(everything()));
+    let (port, token) = (server.address().port().to_string(), token(everything()));
     for version in ["311", "5"] {
         let publish = |arguments: &[&str]| {
             let fixed = [
@@ -76,7 +76,7 @@ fn mosquitto_clients_are_accepted_with_a_password_or_a_token_and_learn_why_not()
             "{version}"
         );
         assert!(
-            publish(&["-u", "any", "-P", &right]).status.success(),
+            publish(&["-u", "any", "-P", &token]).status.success(),
             "{version}"
         );
         for wrong in [

@@ -6,8 +6,9 @@ use crate::tokens::{key_settings, now_s, token};
 use serde_json::json;
 
 fn bearer(user: &str) -> String {
-    let own = format!("users/{user}/#");
-    let claims = json!({"sub": user, "exp": now_s() + 600, "publish": own, "subscribe": own});
+    let own_topics = format!("users/{user}/#");
+    let claims =
+        json!({"sub": user, "exp": now_s() + 600, "publish": own_topics, "subscribe": own_topics});
     format!("Bearer {}", token(claims))
 }
 
@@ -70,10 +71,10 @@ fn request_after_a_poll_has_only_the_rights_of_its_own_user() {
     );
     assert!([201, 202].contains(&published.status));
     assert_eq!(conn.response().body, b"for ann");
-    let next = conn.get("/sub/users/ann/poll", &[("Authorization", &bob)]);
-    assert_eq!(next.status, 403);
-    let next = conn.get("/sub/users/ann/poll", &[]);
-    assert_eq!(next.status, 401);
+    let response = conn.get("/sub/users/ann/poll", &[("Authorization", &bob)]);
+    assert_eq!(response.status, 403);
+    let response = conn.get("/sub/users/ann/poll", &[]);
+    assert_eq!(response.status, 401);
 }
 
 #[test]

@@ -103,8 +103,11 @@ fn subscribers_of_every_protocol_are_told_the_publisher() {
     assert_eq!((line(&lines, "publisher"), &data[..]), ("ann", &b"x"[..]));
     let received = client.packet();
     let properties = received.publish().properties;
-    let named: Vec<_> = properties.user_properties().collect();
-    assert_eq!(named, [("crore-publisher", "ann"), ("seat", "3")]);
+    let publisher_properties: Vec<_> = properties.user_properties().collect();
+    assert_eq!(
+        publisher_properties,
+        [("crore-publisher", "ann"), ("seat", "3")]
+    );
     let history = once(server, "GET", "/history/doors/a?since=oldest", &[], "");
     assert!(
         history.text().contains("\"publisher\":\"ann\""),
@@ -133,16 +136,20 @@ fn no_client_can_write_the_name_of_another() {
         &[("Authorization", &*ann), forged],
         "x",
     );
-    let mut set = PropertyWriter::new();
-    set.user_property("crore-publisher", "bob")
+    let mut properties = PropertyWriter::new();
+    properties
+        .user_property("crore-publisher", "bob")
         .expect("it fits");
-    set.user_property("seat", "3").expect("it fits");
+    properties.user_property("seat", "3").expect("it fits");
     let mut mqtt = open(&broker, "sensor-7", None, "");
     let mut of_mqtt = message("doors/a", 1, 1, b"x");
-    of_mqtt.properties = set.properties();
+    of_mqtt.properties = properties.properties();
     mqtt.deliver(&of_mqtt);
     let messages = envelopes(server, "doors/a", 3);
-    let names: Vec<&Value> = messages.iter().map(|one| &one["publisher"]).collect();
+    let names: Vec<&Value> = messages
+        .iter()
+        .map(|message| &message["publisher"])
+        .collect();
     assert_eq!(names, [&Value::from("ann"), &Value::Null, &Value::Null]);
     assert_eq!(
         messages[2]["properties"],
@@ -163,12 +170,12 @@ fn publishers_name_fits_beside_the_most_properties_of_a_message() {
         (127, ReasonCode::NO_MATCHING_SUBSCRIBERS),
         (128, ReasonCode::PAYLOAD_FORMAT_INVALID),
     ] {
-        let mut set = PropertyWriter::new();
+        let mut properties = PropertyWriter::new();
         for _ in 0..count {
-            set.user_property("a", "b").expect("it fits");
+            properties.user_property("a", "b").expect("it fits");
         }
         let mut with_properties = message("doors/many", 1, 1, b"x");
-        with_properties.properties = set.properties();
+        with_properties.properties = properties.properties();
         client.publish(&with_properties);
         assert_eq!(
             client.packet().ack(PacketType::PubAck),

@@ -62,7 +62,7 @@ fn events(server: &Server, target: &str, headers: &[(&str, &str)]) -> Conn {
 }
 
 /// Whether the body of an event stream ends with the last chunk.
-fn ends(mut stream: Conn) -> bool {
+fn is_closed(mut stream: Conn) -> bool {
     stream.read_to_end().ends_with(b"0\r\n\r\n")
 }
 
@@ -80,7 +80,7 @@ fn closed(mut ws: Ws) -> (u16, String) {
 #[test]
 fn streams_and_polls_without_rights_end_when_access_control_is_added() {
     let server = Server::with_admin("");
-    let lost = [
+    let closed_clients = [
         events(&server, "/sub/doors/a", &[]),
         events(&server, "/sub?topic=doors/open&topic=doors/a", &[]),
         events(&server, "/sub?filter=doors/%23", &[]),
@@ -95,7 +95,7 @@ fn streams_and_polls_without_rights_end_when_access_control_is_added() {
     let sockets = sockets.map(|target| Ws::open(&server, target, &[]));
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/doors/a", &[], "");
-    let mut kept = Ws::open(&server, "/sub/doors/open", &[]);
+    let mut kept_client = Ws::open(&server, "/sub/doors/open", &[]);
     let mut two_topics = Ws::open(&server, "/sub?topic=doors/open&topic=doors/open/2", &[]);
     server.await_subscribers("doors/a", 5);
     reload(&server, &access("subscribe = ['doors/open/#']"));
@@ -103,8 +103,8 @@ fn streams_and_polls_without_rights_end_when_access_control_is_added() {
     assert_eq!(answer.status, 401, "{answer:?}");
     assert!(answer.text().contains(NEEDS), "{answer:?}");
     assert!(answer.header("www-authenticate").is_some(), "{answer:?}");
-    for stream in lost {
-        assert!(ends(stream));
+    for stream in closed_clients {
+        assert!(is_closed(stream));
     }
     for (n, socket) in sockets.into_iter().enumerate() {
         let (code, words) = closed(socket);
@@ -112,7 +112,7 @@ fn streams_and_polls_without_rights_end_when_access_control_is_added() {
         assert!(words.contains("needs credentials"), "{n}: {words}");
     }
     publish(&server, "doors/open", "still here");
-    assert_eq!(kept.texts(1), ["still here"]);
+    assert_eq!(kept_client.texts(1), ["still here"]);
     assert_eq!(two_topics.texts(1), ["still here"]);
     await_lapsed(&server, 9.0);
 }
@@ -130,7 +130,7 @@ fn mqtt_clients_without_rights_lose_subscriptions_when_access_control_is_added()
         let (mut framed, _) = packets::Conn::websocket(&broker, version, "/", "mqtt");
         framed.connect(&plain_connect(version, ""));
         framed.subscribe("doors/a", 0);
-        let lost = [
+        let closed_clients = [
             subscribed("doors/a"),
             subscribed("doors/#"),
             subscribed("$share/g/doors/a"),
@@ -144,17 +144,21 @@ fn mqtt_clients_without_rights_lose_subscriptions_when_access_control_is_added()
         let mut connect = plain_connect(version, "");
         connect.will = Some(will("doors/will"));
         mortal.connect(&connect);
-        let mut kept = subscribed("doors/open");
+        let mut kept_client = subscribed("doors/open");
         reload(
             broker.server(),
             &access("subscribe = ['doors/open', 'doors/will']"),
         );
         let reason = (version == Version::V5).then_some(ReasonCode::NOT_AUTHORIZED);
-        for (n, mut conn) in lost.into_iter().chain([lasting, mortal]).enumerate() {
+        for (n, mut conn) in closed_clients
+            .into_iter()
+            .chain([lasting, mortal])
+            .enumerate()
+        {
             assert_eq!(conn.end(), reason, "{version:?} {n}");
         }
         publish(broker.server(), "doors/open", "still here");
-        assert_eq!(kept.packet().publish().payload, b"still here");
+        assert_eq!(kept_client.packet().publish().payload, b"still here");
         // The session ended with the connection, and so did the will. A token without a user's name does not find them either, although an
         // anonymous client has no name.
         let mut claims = everything();
@@ -201,9 +205,9 @@ fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
     let broker = start(&format!("[access]\n{}{open}", key_settings()));
     let server = broker.server();
     let authorization = bearer();
-    let shown = [("Authorization", authorization.as_str())];
-    let mut granted = Ws::open(server, "/sub/doors/a", &shown);
-    let lobby = Ws::open(server, "/sub/lobby", &shown);
+    let credentials = [("Authorization", authorization.as_str())];
+    let mut granted = Ws::open(server, "/sub/doors/a", &credentials);
+    let lobby = Ws::open(server, "/sub/lobby", &credentials);
     let nobodys = Ws::open(server, "/sub/doors/a", &[]);
     let credential = token(everything());
     let mut connect = plain_connect(Version::V5, "theirs");
@@ -241,11 +245,11 @@ fn reload_that_removes_no_right_ends_no_client() {
     ] {
         // Unless everything is open, some client on each shard loses a right. When these clients are closed, both shards have checked all
         // their clients.
-        let loses =
+        let closed_clients =
             (!settings.is_empty()).then(|| [(); 8].map(|()| Ws::open(server, "/sub/lost", &[])));
         reload(server, &settings);
-        for lost in loses.into_iter().flatten() {
-            assert_eq!(closed(lost).0, 4401);
+        for client in closed_clients.into_iter().flatten() {
+            assert_eq!(closed(client).0, 4401);
         }
     }
     publish(server, "doors/open", "still here");

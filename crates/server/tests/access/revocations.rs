@@ -20,15 +20,15 @@ const ACCEPT_EVENT_STREAM: (&str, &str) = ("Accept", "text/event-stream");
 /// A revocation list in a file that no other test uses, and the settings that name it.
 fn settings(list: &str) -> (PathBuf, String) {
     let path = file("revoked.json", list.as_bytes());
-    let shown = path.display();
-    let settings = format!("[access]\nrevoked = '{shown}'\n{}", key_settings());
+    let path_text = path.display();
+    let settings = format!("[access]\nrevoked = '{path_text}'\n{}", key_settings());
     (path, settings)
 }
 
 /// A token of `ann` with these additional claims.
-fn token_with(more: &[(&str, Value)]) -> String {
+fn token_with(extra_claims: &[(&str, Value)]) -> String {
     let mut claims = everything();
-    for (name, value) in more {
+    for (name, value) in extra_claims {
         claims[*name] = value.clone();
     }
     token(claims)
@@ -62,7 +62,7 @@ fn connections_of_a_revoked_token_end_and_others_of_its_user_stay() {
     let mut poll = Conn::open(server);
     poll.ask("GET", &target("/sub", &leaked), &[], "");
     let mut socket = Ws::open(server, &target("/pubsub", &leaked), &[]);
-    let mut others = Ws::open(server, &target("/pubsub", &other), &[]);
+    let mut other_clients = Ws::open(server, &target("/pubsub", &other), &[]);
     let credential = Credential::Token(leaked.clone());
     let (mut device, _) = connected(
         &broker,
@@ -85,8 +85,8 @@ fn connections_of_a_revoked_token_end_and_others_of_its_user_stay() {
         after_revocation.text().trim(),
         "the token or the user has been revoked"
     );
-    others.send(FIN | TEXT, "still here");
-    assert_eq!(others.texts(1), ["still here"]);
+    other_clients.send(FIN | TEXT, "still here");
+    assert_eq!(other_clients.texts(1), ["still here"]);
     assert_eq!(publish(server, &other), 202);
 }
 
@@ -172,8 +172,8 @@ fn bad_revocation_request_gets_the_remedy() {
         json!({"jti": "x", "issued_before": 5}),
         json!({"users": "ann"}),
     ] {
-        let (status, said) = post(&server, body.clone());
-        assert_eq!(status, 400, "{body}: {said}");
+        let (status, answer) = post(&server, body.clone());
+        assert_eq!(status, 400, "{body}: {answer}");
     }
     assert_eq!(ids(&server), Vec::<String>::new());
 }

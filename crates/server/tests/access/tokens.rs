@@ -32,9 +32,9 @@ impl Pair {
     fn new(
         algorithm: Algorithm,
         name: &'static str,
-        of: &'static rcgen::SignatureAlgorithm,
+        key_algorithm: &'static rcgen::SignatureAlgorithm,
     ) -> Pair {
-        let pair = KeyPair::generate_for(of).expect("a key pair");
+        let pair = KeyPair::generate_for(key_algorithm).expect("a key pair");
         let public = directory().join(format!("access-{}-{name}", std::process::id()));
         let text = match name {
             // The key is in a JWKS file, which is the third form of a key setting.
@@ -108,9 +108,13 @@ pub fn token(claims: Value) -> String {
 
 /// A token of exactly these parts. The signature need not be valid.
 pub fn raw(header: &Value, claims: &Value, signature: &[u8]) -> String {
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let encode_part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signature = URL_SAFE_NO_PAD.encode(signature);
-    format!("{}.{}.{signature}", part(header), part(claims))
+    format!(
+        "{}.{}.{signature}",
+        encode_part(header),
+        encode_part(claims)
+    )
 }
 
 /// Claims that allow everything below `doors`.
@@ -185,12 +189,12 @@ fn claims_of_time_audience_and_issuer_are_enforced() {
         key_settings()
     );
     let server = Server::with(&settings);
-    let token_with = |more: Value| {
+    let token_with = |extra_claims: Value| {
         let mut claims = everything();
         let claims_of = claims.as_object_mut().expect("claims");
         claims_of.insert("aud".into(), json!(["else", "crore"]));
         claims_of.insert("iss".into(), json!("us"));
-        for (name, value) in more.as_object().expect("an object") {
+        for (name, value) in extra_claims.as_object().expect("an object") {
             claims_of.insert(name.clone(), value.clone());
         }
         publish(&server, &token(claims))
@@ -233,8 +237,8 @@ fn claims_of_time_audience_and_issuer_are_enforced() {
         (json!({"publish": "doors"}), 403),
         (json!({"publish": []}), 403),
     ];
-    for (more, expected) in table {
-        assert_eq!(token_with(more.clone()), expected, "{more}");
+    for (extra_claims, expected) in table {
+        assert_eq!(token_with(extra_claims.clone()), expected, "{extra_claims}");
     }
 }
 
@@ -252,12 +256,16 @@ fn signed_text(header: &str, claims: &str) -> String {
 fn correctly_signed_bad_token_is_refused_for_its_fault() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (head, claims) = (r#"{"alg":"HS256"}"#, everything().to_string());
-    let refused = |token: &str, why: &str| {
+    let refused = |token: &str, reason: &str| {
         let authorization = format!("Bearer {token}");
         let headers = [("Authorization", authorization.as_str())];
         let response = once(&server, "POST", "/pub/doors/tokens", &headers, "x");
         assert_eq!(response.status, 401, "{token}");
-        assert!(response.text().contains(why), "{why}: {}", response.text());
+        assert!(
+            response.text().contains(reason),
+            "{reason}: {}",
+            response.text()
+        );
     };
     for member in [r#""kid":1"#, r#""typ":1"#, r#""x5c":"x""#, r#""cty":[]"#] {
         let head = format!(r#"{{"alg":"HS256",{member}}}"#);
@@ -297,12 +305,12 @@ fn token_with_an_unknown_critical_header_is_refused() {
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let header = json!({"alg": "HS256", "crit": ["b64"], "b64": false});
     let claims = everything();
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let message = format!("{}.{}", part(&header), part(&claims));
+    let encode_part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let message = format!("{}.{}", encode_part(&header), encode_part(&claims));
     let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256)
         .expect("a signature");
     assert_eq!(publish(&server, &format!("{message}.{signature}")), 401);
-    for wrong in [
+    for invalid in [
         "",
         ".",
         "..",
@@ -311,7 +319,7 @@ fn token_with_an_unknown_critical_header_is_refused() {
         "eyJhbGciOiJIUzI1NiJ9..",
         &format!("{}.x", token(everything())),
     ] {
-        assert_eq!(publish(&server, wrong), 401, "{wrong:?}");
+        assert_eq!(publish(&server, invalid), 401, "{invalid:?}");
     }
     server.await_log("credentials refused");
     let log = server.log();

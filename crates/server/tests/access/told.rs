@@ -111,11 +111,11 @@ fn each_kind_of_invalid_credential_is_logged_once_with_the_remedy_and_counted() 
         assert_eq!(answer.text().trim(), "the user or the password is wrong");
     }
     let refused = (CREDENTIALS_PER_KIND * (kinds.len() + 1)) as f64;
-    let counted = |name: &str| metric(server.admin(), name).expect("a metric");
+    let refusal_count = |name: &str| metric(server.admin(), name).expect("a metric");
     until("the count", || {
-        counted("crore_refused_credentials_total") == refused
+        refusal_count("crore_refused_credentials_total") == refused
     });
-    let oversized = counted("crore_oversized_credentials_total");
+    let oversized = refusal_count("crore_oversized_credentials_total");
     assert_eq!(oversized, CREDENTIALS_PER_KIND as f64);
     until("each kind in the log", || {
         refusals_in_log(&server).len() == kinds.len() + 1
@@ -175,7 +175,7 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
     let admin = server.admin();
     let host = format!("Host: {admin}\r\n");
-    let right = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
+    let valid_credentials = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
     for _ in 0..CREDENTIALS_PER_KIND {
         // The console of a user without a token, a page of another origin, and a host name that was rebound to this address.
         for (path, headers, status) in [
@@ -190,7 +190,7 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     }
     let page = ask_raw(admin, "GET /", &host, None);
     assert_eq!(page.status, 200, "the page itself is nobody's secret");
-    let metrics = ask_raw(admin, "GET /metrics", &right, None).body;
+    let metrics = ask_raw(admin, "GET /metrics", &valid_credentials, None).body;
     let line = format!(
         "crore_admin_refused_requests_total {}",
         4 * CREDENTIALS_PER_KIND
@@ -281,10 +281,10 @@ fn challenge_distinguishes_an_invalid_token_from_insufficient_rights() {
 #[test]
 fn mqtt_client_without_credentials_is_told_how_to_send_a_token() {
     let broker = Broker::Crore(Server::with("[access]\n"));
-    let words = |most: Option<u32>| {
+    let words = |limit: Option<u32>| {
         let mut properties = PropertyWriter::new();
-        if let Some(most) = most {
-            properties.maximum_packet_size_bytes(most);
+        if let Some(limit) = limit {
+            properties.maximum_packet_size_bytes(limit);
         }
         let mut connect = plain_connect(Version::V5, "it");
         connect.properties = properties.properties();

@@ -121,18 +121,18 @@ fn flood_of_passwords_delays_no_token_and_no_message() {
     // During the flood, other clients are served.
     assert_eq!(publish(&server, &bearer), 201);
     while !String::from_utf8_lossy(&subscriber.chunk()).contains("data: x") {}
-    let (mut refused, mut busy) = (0, 0);
+    let (mut refused_count, mut busy_count) = (0, 0);
     for conn in &mut storm {
         match conn.response().status {
-            401 => refused += 1,
-            503 => busy += 1,
+            401 => refused_count += 1,
+            503 => busy_count += 1,
             other => panic!("{other}"),
         }
     }
     assert!(
         // At least four are refused, since one address may have four of the eight verifications at a time.
-        refused >= 4 && busy > 0,
-        "{refused} refused, {busy} told to come back"
+        refused_count >= 4 && busy_count > 0,
+        "{refused_count} refused, {busy_count} told to come back"
     );
     // After the flood a client with the right password gets in.
     assert_eq!(publish(&server, &basic("ann", "right")), 201);

@@ -17,16 +17,23 @@ use crate::support::{Server, eventually, until};
 const TAILS: usize = 64;
 
 /// Checks a value against a schema. Panics with the place of the first difference.
-fn hold(api: &Value, schema: &Value, value: &Value, path: &str) {
+fn assert_matches(api: &Value, schema: &Value, value: &Value, path: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().expect("a name");
-        return hold(api, &api["components"]["schemas"][name], value, path);
+        return assert_matches(api, &api["components"]["schemas"][name], value, path);
     }
-    if let Some(all) = schema["oneOf"].as_array() {
-        assert!(all.iter().any(|one| one["type"] != "null"), "{path}");
+    if let Some(alternatives) = schema["oneOf"].as_array() {
+        assert!(
+            alternatives
+                .iter()
+                .any(|schema_of_value| schema_of_value["type"] != "null"),
+            "{path}"
+        );
         if !value.is_null() {
-            let one = all.iter().find(|one| one["type"] != "null");
-            hold(api, one.expect("a schema"), value, path);
+            let schema_of_value = alternatives
+                .iter()
+                .find(|schema_of_value| schema_of_value["type"] != "null");
+            assert_matches(api, schema_of_value.expect("a schema"), value, path);
         }
         return;
     }
@@ -43,11 +50,15 @@ fn hold(api: &Value, schema: &Value, value: &Value, path: &str) {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let fits = kinds.contains(&kind) || kind == "integer" && kinds.contains(&"number");
-    assert!(fits || kinds.is_empty(), "{path} is {value}, not {kinds:?}");
+    let is_allowed = kinds.contains(&kind) || kind == "integer" && kinds.contains(&"number");
+    assert!(
+        is_allowed || kinds.is_empty(),
+        "{path} is {value}, not {kinds:?}"
+    );
     if let Some(list) = value.as_array() {
-        list.iter()
-            .for_each(|one| hold(api, &schema["items"], one, path));
+        list.iter().for_each(|schema_of_value| {
+            assert_matches(api, &schema["items"], schema_of_value, path)
+        });
     }
     let (Some(fields), Some(described)) = (value.as_object(), schema["properties"].as_object())
     else {
@@ -56,17 +67,17 @@ fn hold(api: &Value, schema: &Value, value: &Value, path: &str) {
     let names = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(fields), names(described), "{path}");
     for (name, value) in fields {
-        hold(api, &described[name], value, &format!("{path}.{name}"));
+        assert_matches(api, &described[name], value, &format!("{path}.{name}"));
     }
 }
 
 /// Records which answers of the description were seen.
-struct Walk {
+struct ApiCalls {
     api: Value,
-    seen: BTreeSet<(String, String, String)>,
+    documented_calls_made: BTreeSet<(String, String, String)>,
 }
 
-impl Walk {
+impl ApiCalls {
     /// Records an answer, and checks it against the description.
     fn saw(&mut self, method: &str, path: &str, answer: &Answer) {
         let status = answer.status.to_string();
@@ -78,9 +89,9 @@ impl Walk {
         );
         let schema = &described["content"]["application/json"]["schema"];
         if schema.is_object() {
-            hold(&self.api, schema, &answer.json(), path);
+            assert_matches(&self.api, schema, &answer.json(), path);
         }
-        self.seen
+        self.documented_calls_made
             .insert((path.to_string(), method.to_lowercase(), status));
     }
 
@@ -116,9 +127,9 @@ impl Walk {
                 for (status, response) in responses {
                     let words = response["description"].as_str().unwrap_or_default();
                     assert_ne!(words, "", "{method} {path}: {status}");
-                    let one = (path.clone(), method.clone(), status.clone());
-                    if !self.seen.contains(&one) {
-                        missed.push(one);
+                    let call = (path.clone(), method.clone(), status.clone());
+                    if !self.documented_calls_made.contains(&call) {
+                        missed.push(call);
                     }
                 }
             }
@@ -132,24 +143,24 @@ fn server_gives_every_answer_of_the_api_description() {
     let server = Server::with_admin(
         "[limits]\ntopics_max = 4\nmessage_bytes = 1000\n[drain]\nrate_per_s = 1\ndeadline_s = 600\n",
     );
-    let mut walk = Walk {
+    let mut calls = ApiCalls {
         api: get(server.admin(), "openapi.json"),
-        seen: BTreeSet::new(),
+        documented_calls_made: BTreeSet::new(),
     };
-    assert_eq!(walk.api["openapi"], "3.1.0");
+    assert_eq!(calls.api["openapi"], "3.1.0");
     // By the description a token is optional, since a server may be set up without tokens.
-    assert_eq!(walk.api["security"], json!([{}, {"token": []}]));
-    let fields = &walk.api["components"]["schemas"]["ToPublish"]["properties"];
+    assert_eq!(calls.api["security"], json!([{}, {"token": []}]));
+    let fields = &calls.api["components"]["schemas"]["ToPublish"]["properties"];
     assert_eq!(fields["data"]["maxLength"], 1000);
     assert_eq!(fields["topic"]["maxLength"], 255);
-    walk.ask(&server, "GET", "/api/v1/openapi.json", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/openapi.json", "", None, 200);
 
-    walk_publish(&mut walk, &server);
-    walk_topics(&mut walk, &server);
-    walk_connections(&mut walk, &server);
+    call_publish(&mut calls, &server);
+    call_topics(&mut calls, &server);
+    call_connections(&mut calls, &server);
 
     for (query, status) in [("", 200), ("?limit=0", 400)] {
-        walk.ask(&server, "GET", "/api/v1/sessions", query, None, status);
+        calls.ask(&server, "GET", "/api/v1/sessions", query, None, status);
     }
     let broker = Broker::Crore(server);
     Conn::open(&broker, Version::V5).resume("away");
@@ -166,29 +177,29 @@ fn server_gives_every_answer_of_the_api_description() {
         ("?client_id=none", 404),
         ("", 400),
     ] {
-        walk.ask(&server, "GET", session, query, None, status);
-        walk.ask(&server, "DELETE", session, query, None, status);
+        calls.ask(&server, "GET", session, query, None, status);
+        calls.ask(&server, "DELETE", session, query, None, status);
     }
-    walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/webhooks", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/stats/recent", "", None, 200);
-    walk.ask(&server, "GET", "/metrics", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
-    walk_tails(&mut walk, &server);
-    walk_revocations(&mut walk, &server);
+    calls.ask(&server, "GET", "/api/v1/rules", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/webhooks", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/config", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/stats", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/stats/recent", "", None, 200);
+    calls.ask(&server, "GET", "/metrics", "", None, 200);
+    calls.ask(&server, "GET", "/api/v1/tail", "", None, 400);
+    call_tails(&mut calls, &server);
+    call_revocations(&mut calls, &server);
 
-    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
+    calls.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
     std::fs::write(server.settings_file(), "shards = 'many'").expect("a settings file");
-    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 422);
+    calls.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 422);
     let _readers: Vec<_> = (0..30)
         .map(|_| stream(server.address(), "/sub/a/b"))
         .collect();
-    walk.ask(&server, "POST", "/api/v1/drain", "", Some("{}"), 202);
+    calls.ask(&server, "POST", "/api/v1/drain", "", Some("{}"), 202);
 
-    walk.ask(&server, "GET", "/api/v1/cluster", "", None, 404);
-    let mut missed = walk.missed();
+    calls.ask(&server, "GET", "/api/v1/cluster", "", None, 404);
+    let mut missed = calls.missed();
     // The tests of the cluster check the answers that only a node of a cluster gives.
     let of_a_node = |path: &str, status: &str| {
         (path, status) == ("/api/v1/cluster", "200")
@@ -198,31 +209,31 @@ fn server_gives_every_answer_of_the_api_description() {
     assert!(missed.is_empty(), "described and never seen: {missed:?}");
 }
 
-fn walk_revocations(walk: &mut Walk, without: &Server) {
-    let (all, one) = ("/api/v1/revocations", "/api/v1/revocations/{id}");
+fn call_revocations(calls: &mut ApiCalls, without: &Server) {
+    let (list, entry) = ("/api/v1/revocations", "/api/v1/revocations/{id}");
     let ann = Some(r#"{"user": "ann"}"#);
-    walk.ask(without, "GET", all, "", None, 409);
-    walk.ask(without, "POST", all, "", ann, 409);
-    walk.ask(without, "DELETE", one, "user:ann", None, 409);
-    let list = format!("revoked-{}.json", std::process::id());
-    let list = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(list);
-    let settings = format!("[access]\nrevoked = '{}'\n", list.display());
+    calls.ask(without, "GET", list, "", None, 409);
+    calls.ask(without, "POST", list, "", ann, 409);
+    calls.ask(without, "DELETE", entry, "user:ann", None, 409);
+    let file = format!("revoked-{}.json", std::process::id());
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let settings = format!("[access]\nrevoked = '{}'\n", file.display());
     let server = &Server::with_admin(&settings);
-    walk.ask(server, "POST", all, "", ann, 200);
-    walk.ask(server, "POST", all, "", Some("{}"), 400);
+    calls.ask(server, "POST", list, "", ann, 200);
+    calls.ask(server, "POST", list, "", Some("{}"), 400);
     let unnamed = raw(
         server.admin(),
-        &format!("POST {all}"),
+        &format!("POST {list}"),
         &format!("Host: {}\r\n", server.admin()),
         Some("{}"),
     );
-    walk.saw("POST", all, &unnamed);
-    walk.ask(server, "GET", all, "", None, 200);
-    walk.ask(server, "DELETE", one, "user:ann", None, 200);
-    walk.ask(server, "DELETE", one, "user:ann", None, 404);
+    calls.saw("POST", list, &unnamed);
+    calls.ask(server, "GET", list, "", None, 200);
+    calls.ask(server, "DELETE", entry, "user:ann", None, 200);
+    calls.ask(server, "DELETE", entry, "user:ann", None, 404);
 }
 
-fn walk_publish(walk: &mut Walk, server: &Server) {
+fn call_publish(calls: &mut ApiCalls, server: &Server) {
     let admin = server.admin();
     let publish = "/api/v1/publish";
     for (body, status) in [
@@ -249,7 +260,7 @@ fn walk_publish(walk: &mut Walk, server: &Server) {
         (json!({"topic": "a/b", "data": "x".repeat(200_000)}), 413),
     ] {
         let body = body.to_string();
-        let answer = walk.ask(server, "POST", publish, "", Some(&body), status);
+        let answer = calls.ask(server, "POST", publish, "", Some(&body), status);
         if status == 413 {
             // The shard refuses a body that is a little too long. A body that is far too long is refused before it is read. The answer is
             // the same.
@@ -260,22 +271,22 @@ fn walk_publish(walk: &mut Walk, server: &Server) {
             );
         }
     }
-    let torn = walk.ask(server, "POST", publish, "", Some("{"), 400);
+    let torn = calls.ask(server, "POST", publish, "", Some("{"), 400);
     assert!(torn.body.contains("the body is no JSON: "), "{}", torn.body);
     let plain = format!("Host: {admin}\r\nContent-Type: text/plain\r\n");
     let answer = raw(admin, "POST /api/v1/publish", &plain, Some("{}"));
-    walk.saw("POST", publish, &answer);
+    calls.saw("POST", publish, &answer);
     assert!(answer.body.contains("Content-Type: application/json"));
     let full = (0..100).find_map(|n| {
         let body = json!({"topic": format!("full/{n}"), "data": "x"}).to_string();
         Some(ask(admin, "POST /api/v1/publish", Some(&body))).filter(|answer| answer.status != 200)
     });
-    walk.saw("POST", publish, &full.expect("the limit of topics"));
+    calls.saw("POST", publish, &full.expect("the limit of topics"));
 }
 
-fn walk_topics(walk: &mut Walk, server: &Server) {
+fn call_topics(calls: &mut ApiCalls, server: &Server) {
     let (topics, topic, log) = ("/api/v1/topics", "/api/v1/topic", "/api/v1/topic/messages");
-    let page = walk
+    let page = calls
         .ask(server, "GET", topics, "?filter=a/%23", None, 200)
         .json();
     assert_eq!(page["topics"][0]["name"], "a/b");
@@ -288,11 +299,11 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         "?cursor=x",
         "?what=1",
     ] {
-        let refused = walk.ask(server, "GET", topics, query, None, 400);
+        let refused = calls.ask(server, "GET", topics, query, None, 400);
         assert!(!refused.body.contains("deserialize"), "{}", refused.body);
     }
     // Beyond the end there are no topics, and there is no next page.
-    let beyond = walk
+    let beyond = calls
         .ask(server, "GET", topics, "?cursor=99.4000000000", None, 200)
         .json();
     assert_eq!(
@@ -300,11 +311,11 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         Some(0),
         "{beyond}"
     );
-    walk.ask(server, "GET", topic, "?name=a/b", None, 200);
-    walk.ask(server, "GET", topic, "?name=a/nobody", None, 404);
-    walk.ask(server, "GET", topic, "?name=", None, 400);
+    calls.ask(server, "GET", topic, "?name=a/b", None, 200);
+    calls.ask(server, "GET", topic, "?name=a/nobody", None, 404);
+    calls.ask(server, "GET", topic, "?name=", None, 400);
     let presence = "/api/v1/topic/presence";
-    let nobody = walk
+    let nobody = calls
         .ask(server, "GET", presence, "?name=a/b", None, 200)
         .json();
     assert_eq!(
@@ -317,40 +328,40 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         "?name=a/b&after=x",
         "?what=1",
     ] {
-        walk.ask(server, "GET", presence, query, None, 400);
+        calls.ask(server, "GET", presence, query, None, 400);
     }
-    let read = walk
+    let read = calls
         .ask(server, "GET", log, "?name=a/b&limit=2", None, 200)
         .json();
     assert_eq!(read["messages"][0]["data"], "x");
     assert_eq!(read["messages"][0]["event"], "e");
     assert_eq!(read["messages"][1]["data_base64"], "/w==");
-    let rest = format!("?name=a/b&after={}", read["next"]);
-    let rest = walk.ask(server, "GET", log, &rest, None, 200).json();
-    assert_eq!(rest["messages"].as_array().map(Vec::len), Some(1));
-    assert!(rest["next"].is_null() && rest["lost"] == false, "{rest}");
+    let query = format!("?name=a/b&after={}", read["next"]);
+    let page = calls.ask(server, "GET", log, &query, None, 200).json();
+    assert_eq!(page["messages"].as_array().map(Vec::len), Some(1));
+    assert!(page["next"].is_null() && page["lost"] == false, "{page}");
     // After the last message there is nothing to read, and nothing is lost.
     let last = read["messages"][1]["offset"].as_u64().expect("an offset") + 1_000_000;
     let beyond = format!("?name=a/b&after={last}");
-    let beyond = walk.ask(server, "GET", log, &beyond, None, 200).json();
+    let beyond = calls.ask(server, "GET", log, &beyond, None, 200).json();
     assert_eq!(beyond["messages"], json!([]), "{beyond}");
     assert!(beyond["next"].is_null(), "{beyond}");
-    walk.ask(server, "GET", log, "?name=a/b&after=x", None, 400);
-    walk.ask(server, "GET", log, "?name=a/nobody", None, 404);
-    let purged = walk
+    calls.ask(server, "GET", log, "?name=a/b&after=x", None, 400);
+    calls.ask(server, "GET", log, "?name=a/nobody", None, 404);
+    let purged = calls
         .ask(server, "DELETE", log, "?name=a/b", None, 200)
         .json();
     assert_eq!(purged["purged"], 3);
     // A reader that goes on after the first message gets none of the others.
     let first = read["messages"][0]["offset"].to_string();
     let query = format!("?name=a/b&after={first}");
-    let read = walk.ask(server, "GET", log, &query, None, 200).json();
+    let read = calls.ask(server, "GET", log, &query, None, 200).json();
     assert_eq!(read["messages"].as_array().map(Vec::len), Some(0), "{read}");
-    walk.ask(server, "DELETE", log, "?name=a/nobody", None, 404);
-    walk.ask(server, "DELETE", log, "?name=%23", None, 400);
-    walk.ask(server, "DELETE", topic, "?name=a/b", None, 200);
-    walk.ask(server, "DELETE", topic, "?name=a/b", None, 404);
-    walk.ask(server, "DELETE", topic, "?name=", None, 400);
+    calls.ask(server, "DELETE", log, "?name=a/nobody", None, 404);
+    calls.ask(server, "DELETE", log, "?name=%23", None, 400);
+    calls.ask(server, "DELETE", topic, "?name=a/b", None, 200);
+    calls.ask(server, "DELETE", topic, "?name=a/b", None, 404);
+    calls.ask(server, "DELETE", topic, "?name=", None, 400);
     for line in ["GET /api/v1/nothing", "GET /api/v2/topics", "PATCH /api/x"] {
         let answer = ask(server.admin(), line, None);
         assert_eq!(answer.status, 404, "{line}");
@@ -362,31 +373,31 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
     );
 }
 
-fn walk_connections(walk: &mut Walk, server: &Server) {
-    let (all, one) = ("/api/v1/connections", "/api/v1/connections/{id}");
+fn call_connections(calls: &mut ApiCalls, server: &Server) {
+    let (list, connection) = ("/api/v1/connections", "/api/v1/connections/{id}");
     let readers: Vec<BufReader<TcpStream>> = (0..5)
         .map(|_| stream(server.address(), "/sub/full/0"))
         .collect();
-    let seen = eventually("five subscribers", || {
-        let seen = walk
+    let page = eventually("five subscribers", || {
+        let page = calls
             .ask(
                 server,
                 "GET",
-                all,
+                list,
                 "?filter=full/%23&transport=sse",
                 None,
                 200,
             )
             .json();
-        (seen["connections"].as_array()?.len() == 5).then_some(seen)
+        (page["connections"].as_array()?.len() == 5).then_some(page)
     });
-    assert_eq!(seen["connections"][0]["topics"], json!(["full/0"]));
-    assert_eq!(seen["connections"][0]["address"], "127.0.0.1");
-    assert!(seen["next"].is_null());
-    assert_eq!(connections_by_page(walk, server), 5);
+    assert_eq!(page["connections"][0]["topics"], json!(["full/0"]));
+    assert_eq!(page["connections"][0]["address"], "127.0.0.1");
+    assert!(page["next"].is_null());
+    assert_eq!(connections_by_page(calls, server), 5);
     for cursor in ["1.4000000000", "99.0", "65535.4294967295"] {
         let query = format!("?cursor={cursor}");
-        let beyond = walk.ask(server, "GET", all, &query, None, 200).json();
+        let beyond = calls.ask(server, "GET", list, &query, None, 200).json();
         assert_eq!(beyond["connections"], json!([]), "{cursor}: {beyond}");
         assert!(beyond["next"].is_null(), "{cursor}: {beyond}");
     }
@@ -396,25 +407,25 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
         "?limit=0",
         "?cursor=1",
     ] {
-        walk.ask(server, "GET", all, query, None, 400);
+        calls.ask(server, "GET", list, query, None, 400);
     }
-    let id = seen["connections"][0]["id"].as_str().expect("an id");
-    walk.ask(server, "GET", one, id, None, 200);
-    walk.ask(server, "DELETE", one, id, None, 200);
-    walk.ask(server, "DELETE", one, "99-0-0", None, 404);
+    let id = page["connections"][0]["id"].as_str().expect("an id");
+    calls.ask(server, "GET", connection, id, None, 200);
+    calls.ask(server, "DELETE", connection, id, None, 200);
+    calls.ask(server, "DELETE", connection, "99-0-0", None, 404);
     for unknown in ["x", "0-4000000000-0", "0-0-70000", "0-0"] {
-        walk.ask(server, "GET", one, unknown, None, 404);
+        calls.ask(server, "GET", connection, unknown, None, 404);
     }
-    assert_eq!(walk_disconnects(walk, server), 4);
+    assert_eq!(call_disconnects(calls, server), 4);
     drop(readers);
 }
 
 /// Pages through the event streams, and checks that no connection appears twice. Returns their number.
-fn connections_by_page(walk: &mut Walk, server: &Server) -> usize {
-    let all = "/api/v1/connections";
+fn connections_by_page(calls: &mut ApiCalls, server: &Server) -> usize {
+    let list = "/api/v1/connections";
     let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
     loop {
-        let page = walk.ask(server, "GET", all, &query, None, 200).json();
+        let page = calls.ask(server, "GET", list, &query, None, 200).json();
         for connection in page["connections"].as_array().expect("a list") {
             assert!(ids.insert(connection["id"].to_string()), "{page}");
         }
@@ -427,7 +438,7 @@ fn connections_by_page(walk: &mut Walk, server: &Server) -> usize {
 }
 
 /// Ends the subscribers of the topics below `full`. Returns their number.
-fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
+fn call_disconnects(calls: &mut ApiCalls, server: &Server) -> u64 {
     let end = "/api/v1/connections/disconnect";
     for (body, status) in [
         ("{}", 400),
@@ -436,7 +447,7 @@ fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
         (r#"{"everybody":true}"#, 400),
         (r#"{"user":"nobody"}"#, 200),
     ] {
-        walk.ask(server, "POST", end, "", Some(body), status);
+        calls.ask(server, "POST", end, "", Some(body), status);
     }
     let host = format!("Host: {}\r\n", server.admin());
     let answer = raw(
@@ -445,15 +456,15 @@ fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
         &host,
         Some("{}"),
     );
-    walk.saw("POST", end, &answer);
-    let ended = walk
+    calls.saw("POST", end, &answer);
+    let answer = calls
         .ask(server, "POST", end, "", Some(r#"{"filter":"full/#"}"#), 200)
         .json();
-    ended["disconnected"].as_u64().expect("a count")
+    answer["disconnected"].as_u64().expect("a count")
 }
 
 /// Opens the maximum of tails, and expects that one more is refused.
-fn walk_tails(walk: &mut Walk, server: &Server) {
+fn call_tails(calls: &mut ApiCalls, server: &Server) {
     let path = "/api/v1/tail";
     let admin = server.admin();
     let mut tails = Vec::new();
@@ -465,8 +476,8 @@ fn walk_tails(walk: &mut Walk, server: &Server) {
         head: String::new(),
         body: String::new(),
     };
-    walk.saw("GET", path, &head);
-    walk.ask(server, "GET", path, "?topic=full/0", None, 503);
+    calls.saw("GET", path, &head);
+    calls.ask(server, "GET", path, "?topic=full/0", None, 503);
     for tail in &mut tails {
         let _ = tail.get_mut().flush();
     }

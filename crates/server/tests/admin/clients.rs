@@ -21,10 +21,10 @@ fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
     let mut body = b"\0\x04MQTT\x04".to_vec();
     body.push(if user.is_some() { 0xc2 } else { 2 });
     body.extend([0, 60]);
-    let named = user
+    let with_name = user
         .into_iter()
         .flat_map(|(name, password)| [name, password]);
-    for text in [id].into_iter().chain(named) {
+    for text in [id].into_iter().chain(with_name) {
         body.extend((text.len() as u16).to_be_bytes());
         body.extend(text.as_bytes());
     }
@@ -55,15 +55,20 @@ fn ids(server: &Server, transport: &str) -> BTreeSet<Option<String>> {
 fn absent_sessions_are_listed_by_the_tool() {
     // The clients are on two shards, so there are at least two pages.
     let broker = Broker::Crore(Server::with_admin(""));
-    let mut here = Conn::open(&broker, Version::V5);
-    here.resume("here");
+    let mut present_client = Conn::open(&broker, Version::V5);
+    present_client.resume("here");
     for id in ["away-1", "away-2", "away-3"] {
         Conn::open(&broker, Version::V5).resume(id);
     }
-    let for_ever = |it: &mut PropertyWriter| {
+    let without_expiry = |it: &mut PropertyWriter| {
         it.session_expiry_interval_s(u32::MAX);
     };
-    drop(Conn::with_properties(&broker, "away-4", true, for_ever));
+    drop(Conn::with_properties(
+        &broker,
+        "away-4",
+        true,
+        without_expiry,
+    ));
     let Broker::Crore(server) = &broker else {
         unreachable!("it was just made");
     };
@@ -82,8 +87,8 @@ fn absent_sessions_are_listed_by_the_tool() {
         let ids = words.filter(|word| word.starts_with("away-") || *word == "here");
         ids.map(str::to_string).collect()
     };
-    let all: BTreeSet<_> = (1..=4).map(|n| format!("away-{n}")).collect();
-    until("all are away", || ids(&tool(&[])) == all);
+    let expected: BTreeSet<_> = (1..=4).map(|n| format!("away-{n}")).collect();
+    until("all are away", || ids(&tool(&[])) == expected);
     let table = tool(&[]);
     assert!(
         table.starts_with("client_id  user  expires_in_s  bytes\n"),
@@ -92,10 +97,10 @@ fn absent_sessions_are_listed_by_the_tool() {
     let answer: Value = serde_json::from_str(&tool(&["--json"])).expect("JSON");
     let sessions = answer["sessions"].as_array().expect("a list");
     assert_eq!((sessions.len(), &answer["next"]), (4, &Value::Null));
-    let some = tool(&["--limit", "3"]);
+    let first_page = tool(&["--limit", "3"]);
     assert!(
-        ids(&some).len() == 3 && some.ends_with("... and more: raise --limit\n"),
-        "{some}"
+        ids(&first_page).len() == 3 && first_page.ends_with("... and more: raise --limit\n"),
+        "{first_page}"
     );
 }
 
@@ -106,11 +111,11 @@ fn operator_inspects_and_ends_an_absent_session() {
     let server = broker.server();
     let mut heir = Conn::connected(&broker, Version::V5, "heir");
     heir.subscribe("left", 0);
-    let (mut later, mut for_ever) = (PropertyWriter::new(), PropertyWriter::new());
+    let (mut later, mut without_expiry) = (PropertyWriter::new(), PropertyWriter::new());
     later.will_delay_interval_s(600);
-    for_ever.session_expiry_interval_s(u32::MAX);
+    without_expiry.session_expiry_interval_s(u32::MAX);
     let mut connect = plain_connect(Version::V5, "hall/sensor 7");
-    connect.properties = for_ever.properties();
+    connect.properties = without_expiry.properties();
     connect.will = Some(will("left"));
     if let Some(will) = &mut connect.will {
         will.properties = later.properties();
@@ -121,8 +126,8 @@ fn operator_inspects_and_ends_an_absent_session() {
     client.subscribe("news", 0);
     let tool = |flags: &[&str]| {
         let url = format!("http://{}", server.admin());
-        let mut it = Command::new(env!("CARGO_BIN_EXE_crore"));
-        it.args([
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        command.args([
             "admin",
             "sessions",
             "hall/sensor 7",
@@ -130,7 +135,7 @@ fn operator_inspects_and_ends_an_absent_session() {
             &url,
             "--json",
         ]);
-        output(it.args(flags))
+        output(command.args(flags))
     };
     let connected = tool(&["--end"]);
     assert_eq!(connected.status.code(), Some(1), "{connected:?}");
@@ -149,10 +154,10 @@ fn operator_inspects_and_ends_an_absent_session() {
     assert!(tool(&["--end"]).status.success());
     // The server publishes the will now, since no client can resume the ended session.
     assert_eq!(heir.packet().publish().topic, "left");
-    let gone = tool(&[]);
-    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
-    let mut again = Conn::open(&broker, Version::V5);
-    assert!(!again.resume("hall/sensor 7"), "it has no session");
+    let empty = tool(&[]);
+    assert_eq!(empty.status.code(), Some(1), "{empty:?}");
+    let mut returned = Conn::open(&broker, Version::V5);
+    assert!(!returned.resume("hall/sensor 7"), "it has no session");
 }
 
 #[test]
@@ -205,23 +210,25 @@ fn mqtt_connection_is_shown_with_its_state() {
 }
 
 /// The only connection that is not closing, from the list of connections and from the request for this one connection.
-fn only(server: &Server) -> [Value; 2] {
+fn mqtt_connection(server: &Server) -> [Value; 2] {
     let page = get(server.admin(), "connections");
     let list = page["connections"].as_array().expect("a list");
-    let mut open = list.iter().filter(|one| one["transport"] != "closing");
-    let (Some(one), None) = (open.next(), open.next()) else {
+    let mut open = list
+        .iter()
+        .filter(|connection| connection["transport"] != "closing");
+    let (Some(connection), None) = (open.next(), open.next()) else {
         panic!("one connection: {page}");
     };
-    let id = one["id"].as_str().expect("an id");
-    let alone = get(server.admin(), &format!("connections/{id}"));
-    [one.clone(), alone]
+    let id = connection["id"].as_str().expect("an id");
+    let single = get(server.admin(), &format!("connections/{id}"));
+    [connection.clone(), single]
 }
 
 #[test]
 fn mqtt_subscriptions_are_shown_with_their_qos() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
-    let rows = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
+    let rows = || mqtt_connection(server).map(|one| one["mqtt"]["subscriptions"].clone());
     let (mut client, _) = Conn::with_properties(&broker, "sensor-7", true, |it| {
         it.session_expiry_interval_s(600);
     });
@@ -285,9 +292,9 @@ fn time_of_connecting_is_shown_for_the_life_of_a_connection() {
             .expect("a date")
     };
     let since = || {
-        let [listed, alone] = only(server).map(|one| one["connected_unix_s"].as_u64());
-        assert_eq!(listed, alone);
-        alone.expect("a date")
+        let [listed, single] = mqtt_connection(server).map(|one| one["connected_unix_s"].as_u64());
+        assert_eq!(listed, single);
+        single.expect("a date")
     };
     let before_s = now_s();
     let mut client = Conn::open(&broker, Version::V5);
@@ -336,9 +343,9 @@ fn client_id_is_shown_only_for_mqtt_connections() {
     // A client that takes over a session keeps its name; a new client has its own name.
     clients[0] = client(&server, "phone-1", None);
     clients.push(client(&server, "late", None));
-    let left = names[1..].iter().cloned().chain(["late".to_string()]);
-    let left: BTreeSet<_> = left.map(Some).collect();
-    until("the others", || ids(&server, "mqtt") == left);
+    let expected = names[1..].iter().cloned().chain(["late".to_string()]);
+    let expected: BTreeSet<_> = expected.map(Some).collect();
+    until("the others", || ids(&server, "mqtt") == expected);
 }
 
 #[test]
@@ -356,13 +363,13 @@ fn client_id_of_a_user_is_shown_without_the_users_name() {
 }
 
 /// Opens an event stream whose request begins with these bytes and has this header. Returns when the head of the answer has arrived.
-fn proxied(server: &Server, before: &[u8], header: &str) -> TcpStream {
+fn proxied(server: &Server, prefix: &[u8], header: &str) -> TcpStream {
     let request = format!(
         "GET /sub/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{header}\r\n"
     );
     let mut stream = connect(server.address());
     stream
-        .write_all(&[before, request.as_bytes()].concat())
+        .write_all(&[prefix, request.as_bytes()].concat())
         .expect("sent");
     let mut status = [0; 12];
     stream.read_exact(&mut status).expect("a head");
@@ -374,15 +381,15 @@ fn addresses(server: &Server) -> Vec<String> {
     let page = get(server.admin(), "connections?transport=sse");
     let list = page["connections"].as_array().expect("a list");
     let text = |one: &Value| one["address"].as_str().map(str::to_string);
-    let mut found: Vec<_> = list.iter().filter_map(text).collect();
-    found.sort();
-    found
+    let mut actual: Vec<_> = list.iter().filter_map(text).collect();
+    actual.sort();
+    actual
 }
 
 #[test]
 fn address_is_taken_only_from_a_trusted_proxy() {
     let trusting = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
-    let named = proxied(
+    let with_name = proxied(
         &trusting,
         b"",
         "X-Forwarded-For: 203.0.113.5, 198.51.100.1\r\n",
@@ -393,7 +400,7 @@ fn address_is_taken_only_from_a_trusted_proxy() {
         addresses(&trusting),
         ["127.0.0.1", "198.51.100.1", "2001:db8::1"]
     );
-    drop(named);
+    drop(with_name);
     until("its end", || {
         addresses(&trusting) == ["127.0.0.1", "2001:db8::1"]
     });
@@ -431,8 +438,8 @@ fn an_ipv4_address_that_is_mapped_into_ipv6_has_one_form() {
     assert_eq!(addresses(&server), ["192.0.2.7"]);
     for sought in ["192.0.2.7", "::ffff:192.0.2.7", "::ffff:c000:207"] {
         let page = get(server.admin(), &format!("connections?address={sought}"));
-        let found = page["connections"].as_array().map(Vec::len);
-        assert_eq!(found, Some(1), "{sought}");
+        let actual = page["connections"].as_array().map(Vec::len);
+        assert_eq!(actual, Some(1), "{sought}");
     }
 }
 

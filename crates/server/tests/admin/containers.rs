@@ -28,13 +28,13 @@ fn at_path(path: &str) -> Vec<Value> {
 }
 
 fn text<'v>(value: &'v Value, at: &str) -> &'v str {
-    let found = value.pointer(at).and_then(Value::as_str);
-    found.unwrap_or_else(|| panic!("{at} in {value}"))
+    let actual = value.pointer(at).and_then(Value::as_str);
+    actual.unwrap_or_else(|| panic!("{at} in {value}"))
 }
 
 fn number(value: &Value, at: &str) -> u64 {
-    let found = value.pointer(at).and_then(Value::as_u64);
-    found.unwrap_or_else(|| panic!("{at} in {value}"))
+    let actual = value.pointer(at).and_then(Value::as_u64);
+    actual.unwrap_or_else(|| panic!("{at} in {value}"))
 }
 
 /// The words after this instruction in the image's Containerfile.
@@ -97,11 +97,11 @@ impl Settings {
         let defaults: Table = project("docs/crore.example.toml")
             .parse()
             .expect("settings");
-        let own: Table = self.text.parse().expect("settings");
+        let settings: Table = self.text.parse().expect("settings");
         let deadline = |table: &str| {
             let deadline_of =
                 |settings: &Table| settings.get(table)?.get("deadline_s")?.as_integer();
-            deadline_of(&own)
+            deadline_of(&settings)
                 .or_else(|| deadline_of(&defaults))
                 .expect("a deadline")
         };
@@ -163,11 +163,11 @@ fn compose_file_fits_the_image_and_its_settings() {
 
 #[test]
 fn kubernetes_file_fits_the_image_and_its_settings() {
-    let [secret, set, service, pods] = &documents("kubernetes.yaml")[..] else {
+    let [secret, stateful_set, service, pods] = &documents("kubernetes.yaml")[..] else {
         panic!("a Secret, a StatefulSet, a Service for clients and one for the names of pods");
     };
     let settings = Settings::new(text(secret, "/stringData/crore.toml"));
-    let pod = &set["spec"]["template"]["spec"];
+    let pod = &stateful_set["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     assert_eq!(number(container, "/ports/0/containerPort"), clients());
     assert_eq!(number(container, "/ports/1/containerPort"), settings.admin);
@@ -182,27 +182,30 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
     );
     assert!(user.ends_with(&pod["securityContext"]["fsGroup"].to_string()));
     let mounts = container["volumeMounts"].as_array().expect("mounts");
-    let places: Vec<&str> = mounts
+    let mount_paths: Vec<&str> = mounts
         .iter()
         .map(|mount| text(mount, "/mountPath"))
         .collect();
-    assert_eq!(places, ["/etc/crore", &image("VOLUME")]);
+    assert_eq!(mount_paths, ["/etc/crore", &image("VOLUME")]);
     assert_eq!(text(pod, "/volumes/0/name"), text(&mounts[0], "/name"));
     assert_eq!(
         text(pod, "/volumes/0/secret/secretName"),
         text(secret, "/metadata/name")
     );
     assert_eq!(
-        text(set, "/spec/volumeClaimTemplates/0/metadata/name"),
+        text(stateful_set, "/spec/volumeClaimTemplates/0/metadata/name"),
         text(&mounts[1], "/name")
     );
-    let labels = &set["spec"]["template"]["metadata"]["labels"];
-    assert_eq!(&set["spec"]["selector"]["matchLabels"], labels);
+    let labels = &stateful_set["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&stateful_set["spec"]["selector"]["matchLabels"], labels);
     for service in [service, pods] {
         assert_eq!(&service["spec"]["selector"], labels);
     }
     // A StatefulSet takes the names of its pods from a Service without an address.
-    assert_eq!(set["spec"]["serviceName"], pods["metadata"]["name"]);
+    assert_eq!(
+        stateful_set["spec"]["serviceName"],
+        pods["metadata"]["name"]
+    );
     assert_eq!(text(pods, "/spec/clusterIP"), "None");
     for (service, port) in [(service, 0), (pods, 1)] {
         let number_of = |value: &Value| value.as_u64().expect("a number");
@@ -228,9 +231,12 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
         ("readinessProbe", "/readyz"),
         ("livenessProbe", "/healthz"),
     ] {
-        let asked = &container[probe]["httpGet"];
-        assert_eq!(text(asked, "/port"), text(container, "/ports/1/name"));
-        assert_eq!(text(asked, "/path"), path);
+        let probe_request = &container[probe]["httpGet"];
+        assert_eq!(
+            text(probe_request, "/port"),
+            text(container, "/ports/1/name")
+        );
+        assert_eq!(text(probe_request, "/path"), path);
         let answer = raw(server.admin(), &format!("GET {path}"), &host, None);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     }

@@ -8,7 +8,7 @@ use crate::support::port::{ask, line, metric, raw, stream, stream_with};
 use crate::support::{Server, connect, connect_from, eventually, until};
 
 /// Waits until the port closes the connection without an answer.
-fn ended(mut stream: TcpStream) {
+fn assert_closed_without_answer(mut stream: TcpStream) {
     let mut response = Vec::new();
     let end = stream.read_to_end(&mut response);
     assert!(end.is_ok() && response.is_empty(), "{end:?} {response:?}");
@@ -22,10 +22,10 @@ fn admin_port_refuses_connections_beyond_its_limit_and_still_answers_health_chec
     for path in ["/metrics", "/", "/api/v1/stats", "/nowhere"] {
         let answer = ask(admin, &format!("GET {path}"), None);
         assert_eq!(answer.status, 503, "{path}: {}", answer.body);
-        let why = answer.json()["error"].to_string();
+        let reason = answer.json()["error"].to_string();
         assert!(
-            why.contains("admin.connections_max") && why.contains("raise it"),
-            "{why}"
+            reason.contains("admin.connections_max") && reason.contains("raise it"),
+            "{reason}"
         );
         assert!(
             answer.head.to_lowercase().contains("retry-after:"),
@@ -44,7 +44,10 @@ fn admin_port_refuses_connections_beyond_its_limit_and_still_answers_health_chec
         let rebound = raw(admin, &line, "Host: rebound.example\r\n", None);
         assert_eq!(rebound.status, expected, "the gate stands here too: {path}");
     }
-    silent.into_iter().take(20).for_each(ended);
+    silent
+        .into_iter()
+        .take(20)
+        .for_each(assert_closed_without_answer);
     drop(streams.pop());
     until("room again", || {
         ask(admin, "GET /metrics", None).status == 200
@@ -87,20 +90,24 @@ fn connections_of_strangers_do_not_block_the_operator() {
         let get = |path: &str, host: &str, extra_headers: &str| {
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{extra_headers}\r\n")
         };
-        let own = admin.to_string();
+        let own_host = admin.to_string();
         let mut requests = vec![
             String::new(),
             "GET /metrics HTTP/1.1\r\nHost: ".into(),
-            get("/healthz", &own, ""),
+            get("/healthz", &own_host, ""),
             get("/metrics", "rebound.example", ""),
-            get("/metrics", &own, "Origin: https://evil.example\r\n"),
+            get("/metrics", &own_host, "Origin: https://evil.example\r\n"),
         ];
         if !settings.ends_with("]\n") {
-            requests.push(get("/metrics", &own, ""));
-            requests.push(get("/metrics", &own, "Authorization: Bearer guessed\r\n"));
-            requests.push(get("/", &own, ""));
+            requests.push(get("/metrics", &own_host, ""));
+            requests.push(get(
+                "/metrics",
+                &own_host,
+                "Authorization: Bearer guessed\r\n",
+            ));
+            requests.push(get("/", &own_host, ""));
         }
-        let held = strangers(admin, &requests);
+        let stalled = strangers(admin, &requests);
         for n in 0..20 {
             let answer = raw(admin, "GET /metrics", &operator, None);
             assert_eq!(answer.status, 200, "{n}: {}", answer.head);
@@ -109,7 +116,7 @@ fn connections_of_strangers_do_not_block_the_operator() {
         for _ in 0..2 {
             while line(&mut events).is_empty() {}
         }
-        drop(held);
+        drop(stalled);
         assert!(
             server.log().contains("the admin port is full"),
             "{}",
@@ -123,8 +130,8 @@ fn admin_client_without_a_request_in_time_is_ended() {
     let server = Server::with_admin("[admin]\nhead_s = 1\n");
     let admin = server.admin();
     let silent = connect(admin);
-    let mut begun = connect(admin);
-    begun
+    let mut incomplete = connect(admin);
+    incomplete
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: ")
         .expect("it is read");
     let mut dripping = connect(admin);
@@ -140,11 +147,13 @@ fn admin_client_without_a_request_in_time_is_ended() {
             std::thread::sleep(Duration::from_millis(50)); // the pace of the load
         }
     });
-    ended(silent);
-    ended(begun);
+    assert_closed_without_answer(silent);
+    assert_closed_without_answer(incomplete);
     drips.join().expect("it ends");
-    let slow = || metric(admin, "crore_admin_slow_connections_total");
-    eventually("three slow ones", || slow().filter(|slow| *slow == 3.0));
+    let slow_count = || metric(admin, "crore_admin_slow_connections_total");
+    eventually("three slow ones", || {
+        slow_count().filter(|slow_count| *slow_count == 3.0)
+    });
     // A connection that has already sent a request may wait as long, and does not count as slow. A stream goes on.
     let _events = stream(admin, "/api/v1/stats");
     let mut idle = connect(admin);
@@ -154,7 +163,7 @@ fn admin_client_without_a_request_in_time_is_ended() {
     idle.read_to_string(&mut response)
         .expect("an answer, then the end");
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert_eq!(slow(), Some(3.0));
+    assert_eq!(slow_count(), Some(3.0));
     assert!(
         server.log().contains("raise admin.head_s"),
         "{}",
@@ -190,7 +199,7 @@ fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> Strin
 fn slow_request_body_is_refused_at_its_deadline() {
     let server = Server::with_admin("[admin]\nbody_s = 1\nhead_s = 3600\n");
     let admin = server.admin();
-    let slow = || metric(admin, "crore_admin_slow_connections_total");
+    let slow_count = || metric(admin, "crore_admin_slow_connections_total");
     let body = r#"{"topic":"a","data":"x"}"#;
     let head = |extra_headers: &str| {
         format!(
@@ -205,14 +214,14 @@ fn slow_request_body_is_refused_at_its_deadline() {
         (&chunked, ""),
         (&chunked, "1\r\n \r\n"),
     ] {
-        let before = slow();
+        let slow_before = slow_count();
         let response = said_to_drips(connect(admin), head, drip);
         assert!(
             response.starts_with("HTTP/1.1 408"),
             "{head}{drip}: {response}"
         );
         assert!(response.contains("admin.body_s"), "{response}");
-        assert_eq!(slow(), before.map(|count| count + 1.0));
+        assert_eq!(slow_count(), slow_before.map(|count| count + 1.0));
     }
     assert!(
         server.log().contains("raise admin.body_s"),
@@ -248,5 +257,5 @@ fn slow_request_body_is_refused_at_its_deadline() {
         "{:?}",
         &answer[..count]
     );
-    assert_eq!(slow(), Some(5.0));
+    assert_eq!(slow_count(), Some(5.0));
 }

@@ -16,7 +16,7 @@ fn metrics_are_prometheus_text_or_openmetrics_as_requested() {
     let admin = server.admin();
     let prometheus = "text/plain; version=0.0.4; charset=utf-8";
     let open_metrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    for (accept, form) in [
+    for (accept, content_type) in [
         ("", prometheus),
         ("*/*", prometheus),
         ("text/html,*/*;q=0.8", prometheus),
@@ -39,7 +39,7 @@ fn metrics_are_prometheus_text_or_openmetrics_as_requested() {
     ] {
         let headers = format!("Host: {admin}\r\nAccept: {accept}\r\n");
         let answer = raw(admin, "GET /metrics", &headers, None);
-        let is_type = format!("content-type: {form}");
+        let is_type = format!("content-type: {content_type}");
         assert!(
             answer.head.to_lowercase().contains(&is_type),
             "{accept}: {}",
@@ -47,7 +47,7 @@ fn metrics_are_prometheus_text_or_openmetrics_as_requested() {
         );
         assert_eq!(
             answer.body.ends_with("# EOF\n"),
-            form == open_metrics,
+            content_type == open_metrics,
             "{accept}"
         );
     }
@@ -114,21 +114,21 @@ fn stats_are_streamed_once_a_second_with_current_values() {
     let server = Server::with_admin("");
     let _reader = stream(server.address(), "/sub/a");
     let mut stats = stream(server.admin(), "/api/v1/stats");
-    let mut next = || loop {
+    let mut next_sample = || loop {
         let line = line(&mut stats);
         if let Some(data) = line.strip_prefix("data: ") {
             return serde_json::from_str::<Value>(data).unwrap();
         }
     };
     // The first sample comes at once, and the second one perhaps too.
-    let (first, _, mut second) = (next(), next(), next());
+    let (first, _, mut second) = (next_sample(), next_sample(), next_sample());
     assert!(second["time_ms"].as_u64() > first["time_ms"].as_u64());
     assert_eq!(second["shards"].as_array().unwrap().len(), 2);
     for _ in 0..60 {
         assert_eq!(ask(server.address(), "POST /pub/a", Some("{}")).status, 201);
-        second = next();
-        let seen = second["connections"]["by_transport"]["sse"] == 1;
-        if seen && second["messages"]["out_total"].as_u64() >= Some(1) {
+        second = next_sample();
+        let is_counted = second["connections"]["by_transport"]["sse"] == 1;
+        if is_counted && second["messages"]["out_total"].as_u64() >= Some(1) {
             break;
         }
     }
@@ -202,10 +202,10 @@ fn refused_origins_are_counted_and_a_few_are_named_in_the_log() {
         let headers = format!("Host: {host}\r\n");
         assert_eq!(raw(address, "GET /pub/a", &headers, None).status, 403);
     };
-    let named = |named: &str, setting: &str| {
-        eventually(named, || {
+    let assert_logged = |assert_logged: &str, setting: &str| {
+        eventually(assert_logged, || {
             let log = server.log();
-            let line = log.lines().find(|line| line.ends_with(named))?;
+            let line = log.lines().find(|line| line.ends_with(assert_logged))?;
             assert!(line.contains(setting), "{line}");
             Some(())
         });
@@ -214,13 +214,13 @@ fn refused_origins_are_counted_and_a_few_are_named_in_the_log() {
     host(&"h".repeat(200));
     // The log shows the origin in ASCII and cut, and names the setting that would allow it.
     let (first, cut) = (r"http://\xc3\xa9.example", "h".repeat(100));
-    named(&format!("example={first}"), "http.allowed_origins");
-    named(&format!("example={cut}"), "http.hosts");
+    assert_logged(&format!("example={first}"), "http.allowed_origins");
+    assert_logged(&format!("example={cut}"), "http.hosts");
     // Another origin soon after is named too.
     origin("http://second.example");
     host("second.example");
-    named("example=http://second.example", "http.allowed_origins");
-    named("example=second.example", "http.hosts");
+    assert_logged("example=http://second.example", "http.allowed_origins");
+    assert_logged("example=second.example", "http.hosts");
     // The same origins are only counted now, and so are many others.
     origin("http://second.example");
     for n in 0..20 {
@@ -239,11 +239,11 @@ fn refusals_are_counted_by_their_reason_in_every_protocol() {
     let (address, admin) = (server.address(), server.admin());
     let batch = "{\"topic\": \"$own\", \"data\": \"x\"}\n{\"topic\": \"a/+\", \"data\": \"x\"}\n";
     let ndjson = "Host: localhost\r\nContent-Type: application/x-ndjson\r\n";
-    let own = raw(address, "POST /pub/$own", "Host: localhost\r\n", Some("x"));
-    assert_eq!(own.status, 403);
+    let reserved = raw(address, "POST /pub/$own", "Host: localhost\r\n", Some("x"));
+    assert_eq!(reserved.status, 403);
     assert_eq!(raw(address, "POST /pub", ndjson, Some(batch)).status, 403);
-    let named = raw(address, "GET /sub/a%2B", "Host: localhost\r\n", None);
-    assert_eq!(named.status, 400);
+    let assert_logged = raw(address, "GET /sub/a%2B", "Host: localhost\r\n", None);
+    assert_eq!(assert_logged.status, 400);
     let posted = raw(address, "POST /history/a", "Host: localhost\r\n", Some("x"));
     assert_eq!(posted.status, 405);
     assert_eq!(raw(address, "GET /sub/a", "", None).status, 400, "no Host");

@@ -43,7 +43,7 @@ fn config(server: &Server) -> Value {
 }
 
 /// How many of ten messages the topic keeps. The number shows which rules its shard applies.
-fn kept(server: &Server) -> Value {
+fn kept_settings(server: &Server) -> Value {
     for _ in 0..10 {
         let answer = raw(
             server.address(),
@@ -63,7 +63,7 @@ fn count(server: &Server, text: &str) -> usize {
 #[test]
 fn reload_names_changed_settings_and_those_that_need_a_restart() {
     let server = server();
-    assert_eq!(kept(&server), 3);
+    assert_eq!(kept_settings(&server), 3);
     let answer = reload(&server);
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json(), json!({"changed": [], "kept": []}));
@@ -77,7 +77,7 @@ fn reload_names_changed_settings_and_those_that_need_a_restart() {
     write(&server, text);
     let answer = reload(&server).json();
     assert_eq!(answer["changed"], json!(["rule", "timeouts.body_s"]));
-    let waits = [
+    let pending = [
         "admin.hosts",
         "backlog",
         "limits.accepts_per_s",
@@ -93,15 +93,18 @@ fn reload_names_changed_settings_and_those_that_need_a_restart() {
         "pin",
         "shards",
     ];
-    assert_eq!(answer["kept"], json!(waits));
-    let holds = config(&server);
-    assert_eq!(holds["timeouts"]["body_s"], 21);
-    assert_eq!(holds["shards"], 2, "what waits does not hold");
-    assert_eq!(kept(&server), 7);
+    assert_eq!(answer["kept"], json!(pending));
+    let config_after = config(&server);
+    assert_eq!(config_after["timeouts"]["body_s"], 21);
+    assert_eq!(config_after["shards"], 2, "what waits does not hold");
+    assert_eq!(kept_settings(&server), 7);
     eventually("the log of both", || {
         let log = server.log();
         let changed = log.contains(&format!("{READ} changed=rule, timeouts.body_s"));
-        let waiting = format!("these change only with a restart kept={}", waits.join(", "));
+        let waiting = format!(
+            "these change only with a restart kept={}",
+            pending.join(", ")
+        );
         (changed && log.contains(&waiting)).then_some(())
     });
 }
@@ -109,7 +112,7 @@ fn reload_names_changed_settings_and_those_that_need_a_restart() {
 #[test]
 fn invalid_settings_change_nothing_and_the_error_names_the_line() {
     let server = server();
-    let before = config(&server);
+    let config_before = config(&server);
     let table: &[(&str, &[&str])] = &[
         ("oops = 1\n", &["crore.toml:1:1: oops: unknown setting"]),
         (
@@ -139,17 +142,21 @@ fn invalid_settings_change_nothing_and_the_error_names_the_line() {
     ];
     for (n, (text, parts)) in table.iter().enumerate() {
         write(&server, text);
-        let why = refusal(&server);
+        let reason = refusal(&server);
         for part in *parts {
-            assert!(why.contains(part), "{text}\n{why}\nlacks {part}");
+            assert!(reason.contains(part), "{text}\n{reason}\nlacks {part}");
         }
-        assert_eq!(config(&server), before, "{text}");
-        assert_eq!(kept(&server), 3, "{text}");
+        assert_eq!(config(&server), config_before, "{text}");
+        assert_eq!(kept_settings(&server), 3, "{text}");
         let logged = eventually("the log", || {
             Some(count(&server, REFUSED)).filter(|logged| *logged > n)
         });
         assert_eq!(logged, n + 1, "each is logged once:\n{}", server.log());
-        assert!(server.log().contains(why.lines().next().expect("a line")));
+        assert!(
+            server
+                .log()
+                .contains(reason.lines().next().expect("a line"))
+        );
     }
     write(&server, [b'#', 0xff, b'\n']);
     assert!(refusal(&server).contains("UTF-8"));
@@ -158,27 +165,27 @@ fn invalid_settings_change_nothing_and_the_error_names_the_line() {
     // The file is valid again, so the reload works as before.
     write(&server, keeps(5));
     assert_eq!(reload(&server).json()["changed"], json!(["rule"]));
-    assert_eq!(kept(&server), 5);
+    assert_eq!(kept_settings(&server), 5);
 }
 
 #[test]
 fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
     let rules = |count: usize| {
         let rule = |n| format!("[[rule]]\nmatch = 'r/{n}'\n");
-        let others: String = (1..count).map(rule).collect();
-        others + "[[rule]]\nmatch = 'a'\nlog_messages = 3\n"
+        let other_rules: String = (1..count).map(rule).collect();
+        other_rules + "[[rule]]\nmatch = 'a'\nlog_messages = 3\n"
     };
     let server = Server::with_admin(&rules(253));
-    assert_eq!(kept(&server), 3, "the last rule governs");
+    assert_eq!(kept_settings(&server), 3, "the last rule governs");
     write(&server, format!("shards = 2\n{}", rules(254)));
-    let why = refusal(&server);
+    let reason = refusal(&server);
     assert!(
-        why.contains("rule: 254 rules") && why.contains("at most 253"),
-        "{why}"
+        reason.contains("rule: 254 rules") && reason.contains("at most 253"),
+        "{reason}"
     );
     server.signal("HUP");
     until("both refusals", || count(&server, REFUSED) == 2);
-    assert_eq!(kept(&server), 3);
+    assert_eq!(kept_settings(&server), 3);
     write(&server, format!("shards = 2\n{}", rules(253)));
     assert_eq!(reload(&server).status, 200);
 }
@@ -187,42 +194,45 @@ fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
 fn truncated_settings_file_is_applied_completely_or_not_at_all() {
     let server = server();
     let text = keeps(9) + "\n[timeouts]\nbody_s = 30 # seconds\nhead_s = 9\n";
-    let (mut good, mut bad) = (0, 0);
+    let (mut accepted, mut refused) = (0, 0);
     for end in 0..=text.len() {
-        let before = config(&server);
+        let config_before = config(&server);
         write(&server, &text[..end]);
         let answer = reload(&server);
         match answer.status {
-            200 => good += 1,
+            200 => accepted += 1,
             422 => {
-                bad += 1;
-                assert_eq!(config(&server), before, "{:?}", &text[..end]);
+                refused += 1;
+                assert_eq!(config(&server), config_before, "{:?}", &text[..end]);
                 let line = text[..end].lines().count().max(1);
-                let why = answer.json()["error"].to_string();
-                assert!(why.contains("crore.toml:"), "{why} at line {line}");
+                let reason = answer.json()["error"].to_string();
+                assert!(reason.contains("crore.toml:"), "{reason} at line {line}");
             }
             status => panic!("{status} to {:?}: {}", &text[..end], answer.body),
         }
     }
-    assert!(good > 0 && bad > 40, "{good} in order, {bad} not");
-    let holds = config(&server);
-    assert_eq!(holds["timeouts"]["head_s"], 9);
-    assert_eq!(kept(&server), 9);
+    assert!(
+        accepted > 0 && refused > 40,
+        "{accepted} in order, {refused} not"
+    );
+    let config_after = config(&server);
+    assert_eq!(config_after["timeouts"]["head_s"], 9);
+    assert_eq!(kept_settings(&server), 9);
 }
 
 #[test]
 fn sighup_reloads_the_settings_and_each_reload_is_logged_once() {
     let server = server();
-    let before = config(&server);
+    let config_before = config(&server);
     write(&server, "shards = 2\n[limits]\nnonsense = 1\n");
     server.signal("HUP");
     until("the refusal", || count(&server, REFUSED) > 0);
     assert!(server.log().contains("crore.toml:3:1: limits.nonsense"));
-    assert_eq!(config(&server), before);
+    assert_eq!(config(&server), config_before);
     write(&server, keeps(4));
     server.signal("HUP");
     until("the reading", || count(&server, READ) > 0);
-    assert_eq!(kept(&server), 4);
+    assert_eq!(kept_settings(&server), 4);
     assert_eq!(reload(&server).json()["changed"], json!([]));
     // The log line may appear a moment after the reload.
     until("two readings", || count(&server, READ) == 2);
@@ -257,25 +267,28 @@ fn unparsable_key_file_is_refused_with_its_place() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("reload-{}.jwks", std::process::id()));
     let secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"; // 32 bytes in base64url
-    let good = json!({"keys": [{"kty": "oct", "kid": "a", "alg": "HS256", "k": secret}]});
-    let good = good.to_string();
-    std::fs::write(&path, &good).expect("a file");
+    let accepted = json!({"keys": [{"kty": "oct", "kid": "a", "alg": "HS256", "k": secret}]});
+    let accepted = accepted.to_string();
+    std::fs::write(&path, &accepted).expect("a file");
     let access = format!("[access]\n[[access.key]]\nfile = {path:?}\n");
     let server = Server::with_admin(&access);
     // Cut short, without keys, with a key that is too short, and not JSON at all.
-    let short = good.replace(secret, "c2hvcnQ");
+    let short = accepted.replace(secret, "c2hvcnQ");
     for (text, part) in [
-        (&good[..good.len() - 5], "is no JWKS"),
+        (&accepted[..accepted.len() - 5], "is no JWKS"),
         ("{\"keys\": []}", "has no key"),
         (&short, "k has 5 bytes, and HS256 needs 32"),
         ("nonsense", "access.key[1].alg"),
     ] {
         std::fs::write(&path, text).expect("a file");
-        let why = refusal(&server);
-        assert!(why.contains("access.key[1]") && why.contains(part), "{why}");
-        assert!(!why.contains(secret), "{why}");
+        let reason = refusal(&server);
+        assert!(
+            reason.contains("access.key[1]") && reason.contains(part),
+            "{reason}"
+        );
+        assert!(!reason.contains(secret), "{reason}");
     }
-    std::fs::write(&path, &good).expect("a file");
+    std::fs::write(&path, &accepted).expect("a file");
     assert_eq!(reload(&server).status, 200);
     let refused = eventually("the log", || {
         Some(count(&server, REFUSED)).filter(|logged| *logged >= 4)
@@ -321,28 +334,28 @@ fn changed_cluster_secrets_are_named_and_need_a_restart() {
 #[test]
 fn reloads_are_counted_by_result_with_the_time_of_the_last_success() {
     let server = server();
-    let counted = || {
+    let refresh_count = || {
         let metric_value = |name: &str| metric(server.admin(), name).expect("a metric");
         let reloads =
             |result: &str| metric_value(&format!("crore_reloads_total{{result=\"{result}\"}}"));
         let time_s = metric_value("crore_reload_success_timestamp_seconds");
         (reloads("applied"), reloads("refused"), time_s)
     };
-    let (applied, refused, began_s) = counted();
+    let (applied, refused, began_s) = refresh_count();
     assert_eq!((applied, refused), (0.0, 0.0));
     assert!(began_s > 1.7e9, "{began_s} is a time of this century");
     write(&server, "nonsense = 1\n");
     refusal(&server);
-    assert_eq!(counted(), (0.0, 1.0, began_s));
+    assert_eq!(refresh_count(), (0.0, 1.0, began_s));
     server.signal("HUP");
-    until("the signal's", || counted() == (0.0, 2.0, began_s));
+    until("the signal's", || refresh_count() == (0.0, 2.0, began_s));
     write(&server, keeps(4));
-    let mut good = 0.0;
+    let mut accepted = 0.0;
     eventually("a later second", || {
         assert_eq!(reload(&server).status, 200);
-        good += 1.0;
-        let (applied, refused, time_s) = counted();
-        assert_eq!((applied, refused), (good, 2.0));
+        accepted += 1.0;
+        let (applied, refused, time_s) = refresh_count();
+        assert_eq!((applied, refused), (accepted, 2.0));
         (time_s > began_s).then_some(())
     });
 }
@@ -358,15 +371,15 @@ fn public_listener_keeps_its_access_control_over_a_reload() {
     let access = "[access]\n[access.anonymous]\nsubscribe = ['a']\n";
     let listens = |address: &str| format!("listen = ['{address}:0']\n");
     let server = Server::listening(&(listens("0.0.0.0") + access), "127.0.0.1:0");
-    let before = config(&server);
+    let config_before = config(&server);
     assert_eq!(publishes_as(&server, "localhost"), 401);
     // This access setting is valid alone, but the server still has the socket that other machines reach.
     write(&server, "shards = 2\n".to_string() + &listens("127.0.0.1"));
-    let why = refusal(&server);
+    let reason = refusal(&server);
     for part in ["access: ", "0.0.0.0:0 until a restart", "keep the table"] {
-        assert!(why.contains(part), "{why}\nlacks {part}");
+        assert!(reason.contains(part), "{reason}\nlacks {part}");
     }
-    assert_eq!(config(&server), before);
+    assert_eq!(config(&server), config_before);
     assert_eq!(publishes_as(&server, "localhost"), 401);
     // With the table the reload is accepted; `listen` changes only at the next start.
     let opened = access.replace("subscribe", "publish");
@@ -421,8 +434,8 @@ fn each_setting_says_where_it_was_given() {
     let source = |name: &str| {
         let config = get(server.admin(), "config");
         let settings = config["settings"].as_array().expect("a list");
-        let found = settings.iter().find(|it| it["name"] == name);
-        found.expect(name)["source"].clone()
+        let setting = settings.iter().find(|it| it["name"] == name);
+        setting.expect(name)["source"].clone()
     };
     assert_eq!(source("limits.topics_max"), "file");
     // The source is the file also if the file has the default value.

@@ -65,14 +65,14 @@ fn admin_port_on_all_addresses_answers_only_to_addresses_as_host() {
         (format!("192.0.2.7:{}", port ^ 1), 200),
         ("localhost:9000".to_string(), 200),
     ] {
-        let with = |path: &str, rest: &str| {
+        let status_with = |path: &str, rest: &str| {
             let headers = format!("Host: {host}\r\n{rest}");
             raw(admin, &format!("GET {path}"), &headers, None).status
         };
-        assert_eq!(with("/api/v1/stats", &token), expected, "{host}");
-        assert_eq!(with("/", ""), expected, "{host}");
+        assert_eq!(status_with("/api/v1/stats", &token), expected, "{host}");
+        assert_eq!(status_with("/", ""), expected, "{host}");
         for path in ["/healthz", "/readyz"] {
-            assert_eq!(with(path, ""), 200, "{path} {host}");
+            assert_eq!(status_with(path, ""), 200, "{path} {host}");
         }
     }
     let elsewhere = format!("Host: {admin}\r\nOrigin: http://192.0.2.7:{port}\r\n{token}");

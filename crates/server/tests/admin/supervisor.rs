@@ -56,11 +56,11 @@ impl Supervisor {
             }
         };
         let text = std::str::from_utf8(&bytes[..count]).expect("text");
-        let pair = |line: &str| {
+        let name_and_value = |line: &str| {
             let (name, value) = line.split_once('=').expect("NAME=VALUE");
             (name.to_string(), value.to_string())
         };
-        text.lines().map(pair).collect()
+        text.lines().map(name_and_value).collect()
     }
 
     /// The values of the next message, which must have these names.
@@ -136,9 +136,9 @@ fn supervisor_gets_the_progress_of_a_drain_and_is_asked_for_time() {
     server.signal("TERM");
     supervisor.expect(&["STOPPING"]);
     // The admin port says the same.
-    let ready = ask(server.admin(), "GET /readyz", None);
+    let readiness = ask(server.admin(), "GET /readyz", None);
     assert_eq!(
-        (ready.status, ready.body.as_str()),
+        (readiness.status, readiness.body.as_str()),
         (503, "the server stops\n")
     );
     assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
@@ -149,16 +149,21 @@ fn supervisor_gets_the_progress_of_a_drain_and_is_asked_for_time() {
         if values[0] == "writing logs and sessions to disk" {
             break more_us;
         }
-        let left = values[0].strip_prefix("moving clients off: ");
-        let (left, rest) = left.and_then(|it| it.split_once(' ')).expect("a count");
-        let left: u64 = left.parse().expect("a number");
+        let remaining = values[0].strip_prefix("moving clients off: ");
+        let (remaining, rest) = remaining
+            .and_then(|it| it.split_once(' '))
+            .expect("a count");
+        let remaining: u64 = remaining.parse().expect("a number");
         assert!(rest.ends_with(" are still here"), "{rest}");
         match reports {
-            0 => assert_eq!(left, 6, "it is told as soon as it begins"),
-            _ => assert!(left <= last && left > 0, "{left} after {last}"),
+            0 => assert_eq!(remaining, 6, "it is told as soon as it begins"),
+            _ => assert!(
+                remaining <= last && remaining > 0,
+                "{remaining} after {last}"
+            ),
         }
         assert!(more_us > 2_000_000, "more than between two messages");
-        (last, reports) = (left, reports + 1);
+        (last, reports) = (remaining, reports + 1);
     };
     assert!(reports > 1, "nothing was told of the drain");
     assert!(
@@ -190,8 +195,8 @@ fn watchdog_of_another_process_is_ignored() {
     let server = supervisor.start("", &environment);
     supervisor.expect_ready();
     eventually("an answer", || {
-        let ready = ask(server.admin(), "GET /readyz", None);
-        (ready.status == 200).then_some(())
+        let readiness = ask(server.admin(), "GET /readyz", None);
+        (readiness.status == 200).then_some(())
     });
     server.signal("TERM");
     supervisor.expect(&["STOPPING"]);
@@ -203,8 +208,8 @@ fn server_continues_without_its_supervisor() {
     for socket in ["/nowhere/notify", "", "@", "vsock-dgram:2:1234"] {
         let environment = [("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "1000")];
         let server = Server::with_environment("", &environment);
-        let ready = ask(server.admin(), "GET /readyz", None);
-        assert_eq!(ready.status, 200, "{socket}: {}", ready.body);
+        let readiness = ask(server.admin(), "GET /readyz", None);
+        assert_eq!(readiness.status, 200, "{socket}: {}", readiness.body);
         server.signal("TERM");
         server.await_end();
     }

@@ -20,7 +20,7 @@ fn admin(server: &Server, args: &[&str]) -> Output {
 }
 
 /// The output of a command, which must succeed.
-fn said(server: &Server, args: &[&str]) -> String {
+fn admin_output(server: &Server, args: &[&str]) -> String {
     let output = admin(server, args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {error}");
@@ -31,33 +31,37 @@ fn said(server: &Server, args: &[&str]) -> String {
 fn admin_tool_publishes_lists_reads_purges_and_deletes_a_topic() {
     let server = Server::with_admin("");
     for text in ["one", "two", "three"] {
-        assert!(said(&server, &["publish", "a/b", text]).starts_with("id "));
+        assert!(admin_output(&server, &["publish", "a/b", text]).starts_with("id "));
     }
-    let listed = said(&server, &["topics", "a/#"]);
+    let listed = admin_output(&server, &["topics", "a/#"]);
     assert!(
         listed.starts_with("name") && listed.contains("a/b"),
         "{listed}"
     );
-    let read = said(&server, &["messages", "a/b", "--limit", "2"]);
+    let read = admin_output(&server, &["messages", "a/b", "--limit", "2"]);
     assert!(
         read.contains("one") && read.contains("two") && !read.contains("three"),
         "{read}"
     );
     assert!(read.contains("and more"), "{read}");
-    let newest = said(&server, &["messages", "a/b", "--newest", "--limit", "2"]);
+    let newest = admin_output(&server, &["messages", "a/b", "--newest", "--limit", "2"]);
     let at = |text: &str| newest.find(text);
     assert!(
         at("three") < at("two") && at("two").is_some() && at("one").is_none(),
         "{newest}"
     );
     assert!(newest.contains("published (UTC)"), "{newest}");
-    let json: Value = serde_json::from_str(&said(&server, &["messages", "a/b", "--json"])).unwrap();
+    let json: Value =
+        serde_json::from_str(&admin_output(&server, &["messages", "a/b", "--json"])).unwrap();
     let first = json["messages"][0]["offset"].to_string();
-    let rest = said(&server, &["messages", "a/b", "--after", &first]);
-    assert!(!rest.contains("one") && rest.contains("three"), "{rest}");
-    assert_eq!(said(&server, &["purge", "a/b"]), "purged  3\n");
-    assert!(said(&server, &["topic", "a/b", "--json"]).contains("\"messages\": 0"));
-    let of_topic = said(&server, &["topic", "a/b"]);
+    let later_messages = admin_output(&server, &["messages", "a/b", "--after", &first]);
+    assert!(
+        !later_messages.contains("one") && later_messages.contains("three"),
+        "{later_messages}"
+    );
+    assert_eq!(admin_output(&server, &["purge", "a/b"]), "purged  3\n");
+    assert!(admin_output(&server, &["topic", "a/b", "--json"]).contains("\"messages\": 0"));
+    let of_topic = admin_output(&server, &["topic", "a/b"]);
     let row = |name: &str| {
         let mut rows = of_topic
             .lines()
@@ -73,10 +77,10 @@ fn admin_tool_publishes_lists_reads_purges_and_deletes_a_topic() {
         ),
         "{of_topic}"
     );
-    assert!(said(&server, &["delete", "a/b"]).contains("true"));
-    let gone = admin(&server, &["topic", "a/b"]);
-    assert_eq!(gone.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("no such topic (404"));
+    assert!(admin_output(&server, &["delete", "a/b"]).contains("true"));
+    let missing = admin(&server, &["topic", "a/b"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no such topic (404"));
 }
 
 #[test]
@@ -84,11 +88,11 @@ fn topics_are_listed_by_name_or_by_their_largest_counts() {
     let server = Server::with_shards(2, "");
     for (topic, count) in [("b", 1), ("d", 3), ("a", 2), ("e", 1), ("c", 4)] {
         for n in 0..count {
-            said(&server, &["publish", topic, &n.to_string()]);
+            admin_output(&server, &["publish", topic, &n.to_string()]);
         }
     }
     let names = |args: &[&str]| -> String {
-        let text = said(&server, &[&["topics"], args].concat());
+        let text = admin_output(&server, &[&["topics"], args].concat());
         let names = text
             .lines()
             .skip(1)
@@ -108,10 +112,11 @@ fn topics_are_listed_by_name_or_by_their_largest_counts() {
 #[test]
 fn topics_and_settings_are_shown_as_text() {
     let server = Server::with_admin("[limits]\nmessage_bytes = '64 KiB'\n");
-    said(&server, &["publish", "chat/a", "Hello."]);
-    let topic = said(&server, &["topic", "chat/a"]);
+    admin_output(&server, &["publish", "chat/a", "Hello."]);
+    let topic = admin_output(&server, &["topic", "chat/a"]);
     let json: Value =
-        serde_json::from_str(&said(&server, &["messages", "chat/a", "--json"])).expect("JSON");
+        serde_json::from_str(&admin_output(&server, &["messages", "chat/a", "--json"]))
+            .expect("JSON");
     assert!(
         topic.contains("1 kept, ") && topic.contains("never"),
         "{topic}"
@@ -121,7 +126,7 @@ fn topics_and_settings_are_shown_as_text() {
         "{topic}"
     );
     // The printed settings are a file that a server accepts.
-    let config = said(&server, &["config"]);
+    let config = admin_output(&server, &["config"]);
     let table: toml::Table = config.parse().expect("TOML");
     assert_eq!(
         table["limits"]["message_bytes"].as_str(),
@@ -141,14 +146,14 @@ fn selection_flags_have_the_names_that_users_expect() {
         &["connections", "--transport", "EventSource"],
         &["connections", "--ip", "127.0.0.1"],
     ] {
-        said(&server, args);
+        admin_output(&server, args);
     }
 }
 
 #[test]
 fn drain_is_logged_as_a_drain() {
     let server = Server::with_admin("");
-    said(&server, &["drain"]);
+    admin_output(&server, &["drain"]);
     let log = server.await_end();
     assert!(log.contains("told to drain at the admin port"), "{log}");
     assert!(!log.contains("SIGTERM"), "{log}");
@@ -162,28 +167,29 @@ fn connections_are_listed_and_ended() {
         stream(server.address(), "/sub/y"),
     ];
     eventually("both", || {
-        let listed = said(&server, &["connections", "--transport", "sse"]);
+        let listed = admin_output(&server, &["connections", "--transport", "sse"]);
         (listed.lines().count() == 3).then_some(())
     });
-    let listed = said(&server, &["connections"]);
+    let listed = admin_output(&server, &["connections"]);
     let head = listed.lines().next().unwrap_or_default();
     assert!(head.ends_with("connected (UTC)"), "{listed}");
     assert!(
-        said(&server, &["disconnect", "--filter", "x/+", "--json"]).contains("\"disconnected\": 1")
+        admin_output(&server, &["disconnect", "--filter", "x/+", "--json"])
+            .contains("\"disconnected\": 1")
     );
     eventually("one is gone", || {
-        let listed = said(&server, &["connections", "--transport", "sse"]);
+        let listed = admin_output(&server, &["connections", "--transport", "sse"]);
         (listed.lines().count() == 2 && listed.contains("y")).then_some(())
     });
     for (address, lines) in [("127.0.0.1", 2), ("192.0.2.1", 1)] {
-        let listed = said(
+        let listed = admin_output(
             &server,
             &["connections", "--transport", "sse", "--address", address],
         );
         assert_eq!(listed.lines().count(), lines, "{listed}");
     }
-    let wrong = admin(&server, &["connections", "--address", "here"]);
-    assert_eq!(wrong.status.code(), Some(2));
+    let refused = admin(&server, &["connections", "--address", "here"]);
+    assert_eq!(refused.status.code(), Some(2));
     assert_eq!(admin(&server, &["disconnect"]).status.code(), Some(2));
     for (order, word) in [
         ("rules", "match"),
@@ -191,22 +197,24 @@ fn connections_are_listed_and_ended() {
         ("limits", "limits"),
         ("reload", "changed"),
     ] {
-        let json: Value = serde_json::from_str(&said(&server, &[order, "--json"])).expect("JSON");
+        let json: Value =
+            serde_json::from_str(&admin_output(&server, &[order, "--json"])).expect("JSON");
         assert!(json.to_string().contains(&format!("\"{word}\"")), "{json}");
-        let shown = said(&server, &[order]);
-        assert!(shown.contains(word) && !shown.contains('{'), "{shown}");
+        let output = admin_output(&server, &[order]);
+        assert!(output.contains(word) && !output.contains('{'), "{output}");
     }
     let first = eventually("the connection is counted", || {
-        let first = said(&server, &["stats"]);
+        let first = admin_output(&server, &["stats"]);
         first.contains("(sse 1)").then_some(first)
     });
     assert!(first.lines().count() <= 25, "{first}");
     for words in ["127.0.0.1", "nearest limits", "stats --all"] {
         assert!(first.contains(words), "{words}: {first}");
     }
-    let json: Value = serde_json::from_str(&said(&server, &["stats", "--json"])).expect("JSON");
+    let json: Value =
+        serde_json::from_str(&admin_output(&server, &["stats", "--json"])).expect("JSON");
     assert!(json["connections"]["by_transport"]["sse"] == 1, "{json}");
-    let stats = said(&server, &["stats", "--all"]);
+    let stats = admin_output(&server, &["stats", "--all"]);
     assert!(
         stats.contains("connections.by_transport.sse  ") && stats.contains("\nshards:\nid  "),
         "{stats}"
@@ -218,7 +226,7 @@ fn memory_report_shows_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
     // A server that has just started has no figures for up to a second.
     let report = eventually("figures", || {
-        let report = said(&server, &["memory"]);
+        let report = admin_output(&server, &["memory"]);
         report.contains("MQTT sessions").then_some(report)
     });
     // The parts with a limit, and the parts of the process that are not empty, the largest first.
@@ -247,11 +255,12 @@ fn memory_report_shows_parts_and_limits() {
         "{report}"
     );
     // A partly received request is one of the parts, and is in the sum.
-    let mut half = TcpStream::connect(server.address()).unwrap();
+    let mut incomplete = TcpStream::connect(server.address()).unwrap();
     let head = format!("GET /pub/a HTTP/1.1\r\nX: {}", "x".repeat(5_000));
-    half.write_all(head.as_bytes()).unwrap();
+    incomplete.write_all(head.as_bytes()).unwrap();
     eventually("it is held", || {
-        let json: Value = serde_json::from_str(&said(&server, &["memory", "--json"])).unwrap();
+        let json: Value =
+            serde_json::from_str(&admin_output(&server, &["memory", "--json"])).unwrap();
         let bytes = |name: &str| {
             let mut rows = json["memory"].as_array().unwrap().iter();
             rows.find(|row| row["name"] == name).unwrap()["bytes"].as_u64()
@@ -272,13 +281,13 @@ fn admin_without_a_token_is_told_where_to_put_it() {
         "{error}"
     );
     assert!(error.contains("wants a token"), "{error}");
-    let wrong = admin(&server, &["rules", "--token", "fedcba9876543210"]);
-    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    let refused = admin(&server, &["rules", "--token", "fedcba9876543210"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
         error.contains("the token is not that of admin.token") && error.contains("--token"),
         "{error}"
     );
-    assert!(said(&server, &["rules", "--token", "0123456789abcdef"]).contains("match"));
+    assert!(admin_output(&server, &["rules", "--token", "0123456789abcdef"]).contains("match"));
     assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
 }
 
@@ -334,11 +343,11 @@ fn cut_off(server: &Server, url: &str, topic: &str) -> Output {
         .spawn()
         .expect("it starts");
     eventually("it is cut off", || {
-        let ended = said(server, &["disconnect", "--filter", topic, "--json"]);
-        ended.contains("\"disconnected\": 1").then_some(())
+        let output = admin_output(server, &["disconnect", "--filter", topic, "--json"]);
+        output.contains("\"disconnected\": 1").then_some(())
     });
     for text in ["one", "two"] {
-        said(server, &["publish", topic, text]);
+        admin_output(server, &["publish", topic, text]);
     }
     await_output(child)
 }
@@ -346,7 +355,7 @@ fn cut_off(server: &Server, url: &str, topic: &str) -> Output {
 #[test]
 fn rules_are_a_table_and_the_message_may_come_from_stdin() {
     let server = Server::with_admin("[[rule]]\nmatch = 'a/#'\nlog_age_s = '8h'\n");
-    let rules = said(&server, &["rules"]);
+    let rules = admin_output(&server, &["rules"]);
     let mut rows = rules.lines();
     assert!(
         rows.next().unwrap().starts_with("match         keep"),
@@ -372,20 +381,20 @@ fn rules_are_a_table_and_the_message_may_come_from_stdin() {
         .unwrap();
     child.stdin.take().unwrap().write_all(b"piped").unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(said(&server, &["messages", "a/b"]).contains("piped"));
+    assert!(admin_output(&server, &["messages", "a/b"]).contains("piped"));
 }
 
 #[test]
 fn topics_of_the_server_itself_are_listed_on_request() {
     let server = Server::with_admin("");
-    said(&server, &["publish", "a/b", "x"]);
+    admin_output(&server, &["publish", "a/b", "x"]);
     let _reader = stream(server.address(), "/sub/%24SYS/broker/uptime");
-    let own = eventually("the server's own topics", || {
-        let listed = said(&server, &["topics", "$SYS/#"]);
+    let system_topics = eventually("the server's own topics", || {
+        let listed = admin_output(&server, &["topics", "$SYS/#"]);
         (listed.lines().count() > 1).then_some(listed)
     });
-    assert!(own.contains("$SYS/broker/"), "{own}");
-    let listed = said(&server, &["topics"]);
+    assert!(system_topics.contains("$SYS/broker/"), "{system_topics}");
+    let listed = admin_output(&server, &["topics"]);
     assert!(
         listed.contains("a/b") && !listed.contains("$SYS"),
         "{listed}"

@@ -23,15 +23,16 @@ const CROWD: usize = 20;
 const CROWDS: usize = 12;
 
 /// A CONNECT without a client id. The server makes up an id, so each connection of a crowd leaves its own session.
-fn connect(will_bytes: usize) -> Step {
-    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
-    set.session_expiry_interval_s(EXPIRY_S);
-    of_will.will_delay_interval_s(EXPIRY_S);
+fn connect_step(will_bytes: usize) -> Step {
+    let (mut connect_properties, mut will_properties) =
+        (PropertyWriter::new(), PropertyWriter::new());
+    connect_properties.session_expiry_interval_s(EXPIRY_S);
+    will_properties.will_delay_interval_s(EXPIRY_S);
     let payload = vec![b'w'; will_bytes];
     let will = Will {
         qos: Qos::AtMostOnce,
         retain: false,
-        properties: of_will.properties(),
+        properties: will_properties.properties(),
         topic: "evil/will",
         payload: &payload,
     };
@@ -40,7 +41,7 @@ fn connect(will_bytes: usize) -> Step {
         bridge: false,
         clean_start: true,
         keep_alive_s: 60,
-        properties: set.properties(),
+        properties: connect_properties.properties(),
         client_id: "",
         will: (will_bytes > 0).then_some(will),
         user_name: None,
@@ -52,7 +53,7 @@ fn connect(will_bytes: usize) -> Step {
 
 /// Crowds of connections that end as soon as they have a session, each with a large will that is due in an hour.
 pub fn wills(random: &mut Random) -> Script {
-    let size = random.one(&[20_000, 60_000, 65_000]);
+    let size = random.pick(&[20_000, 60_000, 65_000]);
     let crowd = |then| Script {
         sockets: CROWD,
         linger_ms: 0,
@@ -60,42 +61,42 @@ pub fn wills(random: &mut Random) -> Script {
         ..Script::new(
             "",
             Protocol::Mqtt(Version::V5),
-            vec![connect(size), Step::Await(1, 2_000), Step::Reset],
+            vec![connect_step(size), Step::Await(1, 2_000), Step::Reset],
         )
     };
     (1..CROWDS).fold(crowd(None), |next, _| crowd(Some(Arc::new(next))))
 }
 
 /// The steps of a connection that makes a session with these subscriptions and leaves at once.
-fn leave(names: &[String]) -> Vec<Step> {
-    let mut steps = vec![connect(0)];
-    for (n, few) in names.chunks(20).enumerate() {
-        let few: Vec<&str> = few.iter().map(|name| &name[..]).collect();
-        steps.push(Step::Send(subscribe_to(Version::V5, n + 1, &few, 1)));
+fn subscribe_and_reset(names: &[String]) -> Vec<Step> {
+    let mut steps = vec![connect_step(0)];
+    for (n, batch) in names.chunks(20).enumerate() {
+        let batch: Vec<&str> = batch.iter().map(|name| &name[..]).collect();
+        steps.push(Step::Send(subscribe_to(Version::V5, n + 1, &batch, 1)));
     }
     steps.extend([Step::Await(4, 2_000), Step::Reset]);
     steps
 }
 
 /// One connection or a crowd that makes sessions with subscriptions of these names and leaves at once.
-fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
+fn sessions_left_behind(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     let seed = random.below(usize::MAX / 2);
-    let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
+    let names: Vec<String> = (0..SUBSCRIPTIONS).map(|index| name(seed, index)).collect();
     Script {
-        sockets: random.one(&[1, 1, CROWD]),
+        sockets: random.pick(&[1, 1, CROWD]),
         linger_ms: 0,
-        ..Script::new("", Protocol::Mqtt(Version::V5), leave(&names))
+        ..Script::new("", Protocol::Mqtt(Version::V5), subscribe_and_reset(&names))
     }
 }
 
 /// Sessions with long filters, each with the maximum of levels.
 pub fn filters(random: &mut Random) -> Script {
     // The longest filter has a little less than the 255 bytes that the server accepts.
-    let size = random.one(&[1, 4]);
-    left(random, |seed, part| {
+    let size = random.pick(&[1, 4]);
+    sessions_left_behind(random, |seed, index| {
         let mut filter = String::from("evil");
         for level in 2..LEVELS {
-            let _ = write!(filter, "/{seed:x}.{part:x}.{level:0size$x}");
+            let _ = write!(filter, "/{seed:x}.{index:x}.{level:0size$x}");
         }
         filter + "/+"
     })
@@ -108,11 +109,11 @@ pub fn groups(random: &mut Random) -> Script {
         return groups_of_one_filter(random);
     }
     // The longest group name has a little less than the 255 bytes that the server accepts.
-    let size = random.one(&[10, 230]);
-    left(random, |seed, part| {
-        let filter = if part % 2 == 0 { part } else { seed };
+    let size = random.pick(&[10, 230]);
+    sessions_left_behind(random, |seed, index| {
+        let filter = if index % 2 == 0 { index } else { seed };
         format!(
-            "$share/{seed:x}.{part:x}{}/evil/{filter:x}/+",
+            "$share/{seed:x}.{index:x}{}/evil/{filter:x}/+",
             "s".repeat(size)
         )
     })
@@ -123,18 +124,18 @@ pub fn groups(random: &mut Random) -> Script {
 fn groups_of_one_filter(random: &mut Random) -> Script {
     let seed = random.below(usize::MAX / 2);
     let publish = ask("POST", "/pub/evil/groups/1", &[], b"x");
-    let count = random.one(&[1, 10, 50]);
+    let count = random.pick(&[1, 10, 50]);
     let publishes = vec![Step::Send(publish.times(count)), Step::Await(count, 5_000)];
     let sessions = random.between(20, 80);
     (0..sessions).fold(
         Script::new("", Protocol::Http, publishes),
         |next, session| {
-            let name = |part| format!("$share/{seed:x}.{session:x}.{part:x}/evil/groups/+");
+            let name = |index| format!("$share/{seed:x}.{session:x}.{index:x}/evil/groups/+");
             let names: Vec<String> = (0..SUBSCRIPTIONS).map(name).collect();
             Script {
                 linger_ms: 0,
                 then: Some(Arc::new(next)),
-                ..Script::new("", Protocol::Mqtt(Version::V5), leave(&names))
+                ..Script::new("", Protocol::Mqtt(Version::V5), subscribe_and_reset(&names))
             }
         },
     )

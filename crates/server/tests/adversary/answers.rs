@@ -18,7 +18,7 @@ pub struct Answers {
     buffer: Vec<u8>,
     unanswered: VecDeque<Ask>,
     /// The answer that is being read says that the connection ends after it.
-    closes: bool,
+    is_last: bool,
     /// Number of complete answers, frames or packets.
     pub count: usize,
 }
@@ -46,12 +46,12 @@ struct WebSocket {
     partial: Option<Box<Partial>>,
     deflate: bool,
     mqtt: Option<Mqtt>,
-    closed: bool,
+    has_closed: bool,
 }
 
 struct Mqtt {
     version: Version,
-    connected: bool,
+    is_connected: bool,
     buffer: Vec<u8>,
     has_disconnected: bool,
 }
@@ -67,7 +67,7 @@ impl Answers {
             },
             buffer: Vec::new(),
             unanswered: VecDeque::new(),
-            closes: false,
+            is_last: false,
             count: 0,
         }
     }
@@ -77,13 +77,13 @@ impl Answers {
     }
 
     /// Checks received bytes. The error says what is wrong with them.
-    pub fn take(&mut self, bytes: &mut [u8]) -> Result<(), String> {
+    pub fn check(&mut self, bytes: &mut [u8]) -> Result<(), String> {
         match &mut self.state {
             State::Unjudged => {
                 self.count += bytes.len().min(1);
                 return Ok(());
             }
-            State::WebSocket(socket) => return socket.take(bytes, &mut self.count),
+            State::WebSocket(socket) => return socket.check(bytes, &mut self.count),
             // A server that has read nothing does not know that the client speaks MQTT. So it may refuse the client once over HTTP, like
             // any client that sent no request: because it was too slow or because there are too many clients.
             State::Mqtt(mqtt) if mqtt.has_received_nothing() && bytes.first() == Some(&b'H') => {
@@ -95,7 +95,7 @@ impl Answers {
                 self.state = State::Unjudged;
                 return Ok(());
             }
-            State::Mqtt(mqtt) => return mqtt.take(bytes, &mut self.count),
+            State::Mqtt(mqtt) => return mqtt.check(bytes, &mut self.count),
             _ => self.buffer.extend_from_slice(bytes),
         }
         while self.step()? {}
@@ -111,13 +111,13 @@ impl Answers {
             return Ok(false);
         }
         match &mut self.state {
-            State::Head => return self.head(),
-            State::Http2(_) => return self.frame(),
-            State::Body(left) | State::ChunkData(left) => {
-                let available = (self.buffer.len() as u64).min(*left);
+            State::Head => return self.read_head(),
+            State::Http2(_) => return self.read_http2_frame(),
+            State::Body(missing) | State::ChunkData(missing) => {
+                let available = (self.buffer.len() as u64).min(*missing);
                 self.buffer.drain(..available as usize);
-                *left -= available;
-                if *left > 0 {
+                *missing -= available;
+                if *missing > 0 {
                     return Ok(false);
                 }
                 self.state = match self.state {
@@ -126,7 +126,7 @@ impl Answers {
                 };
             }
             State::Chunk => {
-                let Some(line) = self.line()? else {
+                let Some(line) = self.take_line()? else {
                     return Ok(false);
                 };
                 let size = u64::from_str_radix(&line, 16)
@@ -136,7 +136,7 @@ impl Answers {
                     size => State::ChunkData(size + 2),
                 };
             }
-            State::Trailer => match self.line()? {
+            State::Trailer => match self.take_line()? {
                 None => return Ok(false),
                 Some(line) if line.is_empty() => self.state = self.state_after_answer(),
                 Some(_) => {}
@@ -148,7 +148,7 @@ impl Answers {
             }
             State::WebSocket(_) | State::Mqtt(_) | State::Unjudged => {
                 let mut rest = std::mem::take(&mut self.buffer);
-                self.take(&mut rest)?;
+                self.check(&mut rest)?;
                 return Ok(false);
             }
         }
@@ -156,7 +156,7 @@ impl Answers {
     }
 
     /// Reads a frame of HTTP/2.
-    fn frame(&mut self) -> Result<bool, String> {
+    fn read_http2_frame(&mut self) -> Result<bool, String> {
         let Some(header) = Header::read(&self.buffer) else {
             return Ok(false);
         };
@@ -178,13 +178,13 @@ impl Answers {
 
     fn state_after_answer(&mut self) -> State {
         self.count += 1;
-        match self.closes {
+        match self.is_last {
             true => State::Over,
             false => State::Head,
         }
     }
 
-    fn line(&mut self) -> Result<Option<String>, String> {
+    fn take_line(&mut self) -> Result<Option<String>, String> {
         let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") else {
             return Ok(None);
         };
@@ -194,7 +194,7 @@ impl Answers {
             .map_err(|_| "a line is not UTF-8".to_string())
     }
 
-    fn head(&mut self) -> Result<bool, String> {
+    fn read_head(&mut self) -> Result<bool, String> {
         if !b"HTTP/1.1 ".starts_with(&self.buffer[..self.buffer.len().min(9)]) {
             return Err(format!("no answer: {}", preview(&self.buffer)));
         }
@@ -216,11 +216,11 @@ impl Answers {
             found.map(|(_, value)| value.trim())
         };
         let ask = self.unanswered.pop_front();
-        let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        let is_last = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         let is_allowed = match ask {
             // Without a request the server may refuse the client once: it was too slow, or there are too many.
-            None => closes && matches!(status, 408 | 429 | 503),
-            Some(Ask::Junk) => closes && status >= 400,
+            None => is_last && matches!(status, 408 | 429 | 503),
+            Some(Ask::Junk) => is_last && status >= 400,
             Some(Ask::Plain | Ask::Head) => true,
         };
         if !is_allowed {
@@ -229,15 +229,15 @@ impl Answers {
                 preview(&bytes)
             ));
         }
-        self.closes = closes;
-        let bodiless = ask == Some(Ask::Head) || matches!(status, 204 | 304);
+        self.is_last = is_last;
+        let has_no_body = ask == Some(Ask::Head) || matches!(status, 204 | 304);
         let length = field("content-length").and_then(|length| length.parse().ok());
         self.state = match length {
             _ if status == 101 => State::WebSocket(WebSocket::new(
                 field("sec-websocket-extensions").is_some(),
                 field("sec-websocket-protocol").is_some_and(|protocol| protocol == "mqtt"),
             )),
-            _ if bodiless => self.state_after_answer(),
+            _ if has_no_body => self.state_after_answer(),
             _ if field("transfer-encoding").is_some() => State::Chunk,
             Some(0) => self.state_after_answer(),
             Some(length) => State::Body(length),
@@ -257,14 +257,14 @@ impl WebSocket {
         }
     }
 
-    fn take(&mut self, mut bytes: &mut [u8], count: &mut usize) -> Result<(), String> {
+    fn check(&mut self, mut bytes: &mut [u8], count: &mut usize) -> Result<(), String> {
         let config = Config {
             role: Role::Client,
             message_bytes: PART_MAX,
             deflate: self.deflate,
         };
         while !bytes.is_empty() {
-            if self.closed {
+            if self.has_closed {
                 return Err(format!("bytes after a Close frame: {}", preview(bytes)));
             }
             let step = next(&mut self.partial, bytes, &config)
@@ -272,9 +272,9 @@ impl WebSocket {
             let consumed = step.consumed;
             match step.event {
                 None => return Ok(()),
-                Some(Event::Close { .. }) => self.closed = true,
+                Some(Event::Close { .. }) => self.has_closed = true,
                 Some(Event::Binary(payload)) => match &mut self.mqtt {
-                    Some(mqtt) => mqtt.take(payload, count)?,
+                    Some(mqtt) => mqtt.check(payload, count)?,
                     None => *count += 1,
                 },
                 Some(Event::Text(_)) if self.mqtt.is_some() => {
@@ -292,7 +292,7 @@ impl Mqtt {
     fn new(version: Version) -> Mqtt {
         Mqtt {
             version,
-            connected: false,
+            is_connected: false,
             buffer: Vec::new(),
             has_disconnected: false,
         }
@@ -300,10 +300,10 @@ impl Mqtt {
 
     /// Whether nothing has arrived from the server yet.
     fn has_received_nothing(&self) -> bool {
-        !self.connected && self.buffer.is_empty()
+        !self.is_connected && self.buffer.is_empty()
     }
 
-    fn take(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
+    fn check(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
         self.buffer.extend_from_slice(bytes);
         let mut at = 0;
         while at < self.buffer.len() {
@@ -323,8 +323,8 @@ impl Mqtt {
             let packet = decode(self.version, header, body)
                 .map_err(|error| format!("a bad packet, {error}: {}", preview(unread)))?;
             match packet {
-                Packet::ConnAck(_) if !self.connected => self.connected = true,
-                _ if !self.connected => return Err(format!("{packet:?} before CONNACK")),
+                Packet::ConnAck(_) if !self.is_connected => self.is_connected = true,
+                _ if !self.is_connected => return Err(format!("{packet:?} before CONNACK")),
                 Packet::Disconnect(_) => self.has_disconnected = true,
                 Packet::ConnAck(_)
                 | Packet::Connect(_)

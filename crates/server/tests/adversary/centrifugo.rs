@@ -11,10 +11,10 @@ use crate::websocket::{frame, upgrade};
 const PATH: &str = "/connection/websocket";
 
 /// A command, in which something may be wrong.
-fn command(random: &mut Random, id: usize) -> String {
+fn random_command(random: &mut Random, id: usize) -> String {
     let (read, written) = (random_readable_topic(random), random_topic(random));
-    let offset = random.one(&["0", "3", "18446744073709551615", "-1", "\"7\""]);
-    let epoch = random.one(&["", "00000000", "ffffffff", "no epoch"]);
+    let offset = random.pick(&["0", "3", "18446744073709551615", "-1", "\"7\""]);
+    let epoch = random.pick(&["", "00000000", "ffffffff", "no epoch"]);
     let body = match random.below(14) {
         0..3 => format!("\"subscribe\":{{\"channel\":\"{read}\"}}"),
         3 => format!(
@@ -25,13 +25,13 @@ fn command(random: &mut Random, id: usize) -> String {
         ),
         5..7 => format!("\"unsubscribe\":{{\"channel\":\"{read}\"}}"),
         7..9 => {
-            let data = "x".repeat(random.one(&[0, 10, 3_000, 60_000]));
+            let data = "x".repeat(random.pick(&[0, 10, 3_000, 60_000]));
             format!("\"publish\":{{\"channel\":\"{written}\",\"data\":\"{data}\"}}")
         }
         9 => format!("\"history\":{{\"channel\":\"{read}\",\"limit\":{offset}}}"),
         10 => format!("\"presence\":{{\"channel\":\"{read}\"}}"),
         11 => random
-            .one(&[
+            .pick(&[
                 "\"rpc\":{\"method\":\"m\"}",
                 "\"send\":{}",
                 "\"refresh\":{\"token\":\"t\"}",
@@ -39,7 +39,7 @@ fn command(random: &mut Random, id: usize) -> String {
             .to_string(),
         12 => format!("\"connect\":{{\"token\":\"{epoch}\"}}"),
         _ => random
-            .one(&[
+            .pick(&[
                 "\"ping\":{}",
                 "\"dance\":{}",
                 "\"subscribe\":5",
@@ -50,26 +50,26 @@ fn command(random: &mut Random, id: usize) -> String {
     format!("{{\"id\":{id},{body}}}")
 }
 
-fn commands(random: &mut Random) -> Send {
-    let count = random.one(&[1, 1, 3, 30, 2_500]);
+fn random_batch(random: &mut Random) -> Send {
+    let count = random.pick(&[1, 1, 3, 30, 2_500]);
     let mut lines: Vec<String> = (0..count.min(30))
-        .map(|id| command(random, id + 2))
+        .map(|id| random_command(random, id + 2))
         .collect();
-    let more = "{\"id\":9,\"history\":{\"channel\":\"evil/1\",\"limit\":100}}".to_string();
-    lines.resize(count, more);
+    let history = "{\"id\":9,\"history\":{\"channel\":\"evil/1\",\"limit\":100}}".to_string();
+    lines.resize(count, history);
     let text = lines.join("\n");
-    let sent = Send::new(
+    let send = Send::new(
         format!("{count} commands"),
         frame(Opcode::Text, text.as_bytes()),
     );
     match random.one_in(8) {
-        true => sent.in_pieces(random.one(&[1_000, 7_000]), 1),
-        false => sent,
+        true => send.in_pieces(random.pick(&[1_000, 7_000]), 1),
+        false => send,
     }
 }
 
 /// A WebSocket with a connect command, in most cases.
-fn begin(random: &mut Random) -> Vec<Step> {
+fn open_and_connect(random: &mut Random) -> Vec<Step> {
     let connect = frame(Opcode::Text, b"{\"id\":1,\"connect\":{}}");
     let mut steps = vec![Step::Send(upgrade(PATH, &[])), Step::Await(1, 300)];
     if !random.one_in(8) {
@@ -79,10 +79,10 @@ fn begin(random: &mut Random) -> Vec<Step> {
 }
 
 /// Valid and invalid commands, and the end of the connection in the middle of them.
-pub fn walk(random: &mut Random) -> Script {
-    let mut steps = begin(random);
+pub fn random_commands(random: &mut Random) -> Script {
+    let mut steps = open_and_connect(random);
     for _ in 0..random.between(1, 12) {
-        steps.push(Step::Send(commands(random)));
+        steps.push(Step::Send(random_batch(random)));
         if random.one_in(3) {
             steps.push(Step::Wait(random.between(1, 200) as u64));
         }
@@ -92,9 +92,9 @@ pub fn walk(random: &mut Random) -> Script {
 }
 
 /// Many clients that subscribe to many channels, publish large messages to each other, and read nothing.
-pub fn deaf(random: &mut Random) -> Script {
+pub fn many_channels_without_reading(random: &mut Random) -> Script {
     let subscribes = (0..40).map(|n| {
-        let recovers = random.one(&[
+        let recovers = random.pick(&[
             "",
             ",\"recover\":true,\"offset\":0",
             ",\"delta\":\"fossil\"",
@@ -105,13 +105,13 @@ pub fn deaf(random: &mut Random) -> Script {
         )
     });
     let subscribes = subscribes.collect::<Vec<String>>().join("\n");
-    let data = "x".repeat(random.one(&[200, 20_000, 300_000]));
+    let data = "x".repeat(random.pick(&[200, 20_000, 300_000]));
     let publish = format!(
         "{{\"id\":99,\"publish\":{{\"channel\":\"evil/{}\",\"data\":\"{data}\"}}}}",
         random.below(40)
     );
     let publish = Send::new("a publish", frame(Opcode::Text, publish.as_bytes()));
-    let mut steps = begin(random);
+    let mut steps = open_and_connect(random);
     steps.extend([
         Step::Send(Send::new(
             "40 subscribes",
@@ -122,8 +122,8 @@ pub fn deaf(random: &mut Random) -> Script {
         Step::Wait(random.between(100, 2_000) as u64),
     ]);
     Script {
-        sockets: random.one(&[1, 30, 100]),
-        receive_buffer: random.one(&[None, Some(4_096)]),
+        sockets: random.pick(&[1, 30, 100]),
+        receive_buffer: random.pick(&[None, Some(4_096)]),
         linger_ms: 0,
         ..Script::new("", Protocol::Http, steps)
     }

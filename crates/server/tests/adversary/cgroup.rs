@@ -15,7 +15,7 @@ const VERSIONS: [(&str, &str, &str); 2] = [
 ];
 
 /// Maximum of attempts to remove the group. It becomes empty a moment after its last process has ended.
-const TRIES: usize = 50;
+const REMOVE_ATTEMPTS: usize = 50;
 
 /// A control group with a memory limit.
 pub struct Group {
@@ -30,9 +30,9 @@ impl Group {
             let directory = Path::new(root).join(format!("crore-adversary-{pid}"));
             fs::create_dir(&directory).ok()?;
             let group = Group { directory, kills };
-            let set = fs::write(group.directory.join(limit), bytes.to_string())
+            let result = fs::write(group.directory.join(limit), bytes.to_string())
                 .and_then(|()| fs::write(group.directory.join("cgroup.procs"), pid.to_string()));
-            set.ok().map(|()| group)
+            result.ok().map(|()| group)
         })
     }
 
@@ -46,7 +46,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for _ in 0..TRIES {
+        for _ in 0..REMOVE_ATTEMPTS {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
             }

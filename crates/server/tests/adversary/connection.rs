@@ -13,9 +13,9 @@ use crate::answers::Answers;
 use crate::script::{Script, Send, Step, TlsStart};
 
 /// A connection is closed after this time, at any point of its script.
-const LIFE: Duration = Duration::from_secs(30);
+const LIFETIME_MAX: Duration = Duration::from_secs(30);
 /// A send is given up if the socket accepts nothing for this time, and so are later sends.
-const SEND_PATIENCE: Duration = Duration::from_secs(6);
+const SEND_TIMEOUT: Duration = Duration::from_secs(6);
 /// The maximum of bytes read in a turn (one call for this connection), so that no connection holds up the others.
 const READ_BYTES: usize = 256 << 10;
 /// The maximum of unsent bytes that TLS may hold.
@@ -54,18 +54,18 @@ pub struct Connection {
     answers: Answers,
     step: usize,
     /// Bytes already sent of the send under way.
-    sent: usize,
-    asked: bool,
-    deaf: bool,
+    sent_bytes: usize,
+    are_answers_expected: bool,
+    has_stopped_reading: bool,
     /// The attacker sends nothing more.
-    mute: bool,
-    began: Instant,
-    step_began: Instant,
+    has_stopped_sending: bool,
+    opened_at: Instant,
+    step_started_at: Instant,
     /// The script does nothing before this time.
     pause_until: Instant,
     last_progress: Instant,
     /// The connection ends by a reset.
-    broken: bool,
+    must_reset: bool,
 }
 
 impl Connection {
@@ -87,35 +87,35 @@ impl Connection {
             stream: socket.into(),
             answers: Answers::new(script.protocol),
             step: 0,
-            sent: 0,
-            asked: false,
-            deaf: false,
-            mute: false,
-            began: now,
-            step_began: now,
+            sent_bytes: 0,
+            are_answers_expected: false,
+            has_stopped_reading: false,
+            has_stopped_sending: false,
+            opened_at: now,
+            step_started_at: now,
             pause_until: now,
             last_progress: now,
-            broken: false,
+            must_reset: false,
         })
     }
 
     /// Reads, and continues the script. The error is a violation by the server.
     pub fn turn(&mut self, now: Instant, buffer: &mut [u8]) -> Result<Turn, String> {
-        if now.duration_since(self.began) > LIFE {
+        if now.duration_since(self.opened_at) > LIFETIME_MAX {
             return Ok(Turn::Over);
         }
-        let read = match self.read(buffer)? {
+        let read = match self.read_arrived(buffer)? {
             None => return Ok(Turn::Over),
             Some(bytes) => bytes > 0,
         };
-        self.flush();
+        self.send_sealed();
         if now < self.pause_until {
             return Ok(if read { Turn::Busy } else { Turn::Idle });
         }
-        if self.is_shaking_hands() && !self.mute {
+        if self.is_shaking_hands() && !self.has_stopped_sending {
             return Ok(Turn::Idle);
         }
-        match self.act(now) {
+        match self.run_step(now) {
             Turn::Idle if read => Ok(Turn::Busy),
             turn => Ok(turn),
         }
@@ -127,19 +127,19 @@ impl Connection {
     }
 
     /// Reads what has arrived. `None` if the connection has ended.
-    fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
-        if self.deaf && !self.is_shaking_hands() {
+    fn read_arrived(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
+        if self.has_stopped_reading && !self.is_shaking_hands() {
             return Ok(Some(0));
         }
-        let mut all = 0;
-        while all < READ_BYTES {
+        let mut total = 0;
+        while total < READ_BYTES {
             match self.stream.read(buffer) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
-                    all += read;
+                    total += read;
                     let bytes = &mut buffer[..read];
                     match &mut self.tls {
-                        None => self.answers.take(bytes)?,
+                        None => self.answers.check(bytes)?,
                         Some(tls) => {
                             if !tls.open(bytes, &mut self.answers)? {
                                 return Ok(None);
@@ -152,33 +152,33 @@ impl Connection {
                 Err(_) => return Ok(None), // reset, as it may be
             }
         }
-        Ok(Some(all))
+        Ok(Some(total))
     }
 
     /// Sends the records that TLS has sealed.
-    fn flush(&mut self) {
+    fn send_sealed(&mut self) {
         let Some(tls) = &mut self.tls else { return };
         tls.seal();
         while !tls.sealed.is_empty() {
             match self.stream.write(&tls.sealed) {
-                Ok(taken) => drop(tls.sealed.drain(..taken)),
+                Ok(accepted) => drop(tls.sealed.drain(..accepted)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    self.mute = true;
+                    self.has_stopped_sending = true;
                     tls.sealed.clear();
                 }
             }
         }
     }
 
-    fn act(&mut self, now: Instant) -> Turn {
+    fn run_step(&mut self, now: Instant) -> Turn {
         let script = Arc::clone(&self.script);
-        let waited = now.duration_since(self.step_began);
-        let done = match script.steps.get(self.step) {
+        let waited = now.duration_since(self.step_started_at);
+        let is_done = match script.steps.get(self.step) {
             None => return self.linger(waited),
             Some(Step::Send(send)) => return self.send(send, now),
-            Some(Step::StopReading(deaf)) => {
-                self.deaf = *deaf;
+            Some(Step::StopReading(stops)) => {
+                self.has_stopped_reading = *stops;
                 true
             }
             Some(Step::Wait(ms)) => waited >= Duration::from_millis(*ms),
@@ -197,16 +197,16 @@ impl Connection {
             }
             Some(Step::HalfClose) => {
                 let _ = self.stream.shutdown(Shutdown::Write);
-                self.mute = true;
+                self.has_stopped_sending = true;
                 true
             }
             Some(Step::Reset) => {
-                self.broken = true;
+                self.must_reset = true;
                 return Turn::Over;
             }
             Some(Step::Close) => return Turn::Over,
         };
-        if !done {
+        if !is_done {
             return Turn::Idle;
         }
         self.next_step(now);
@@ -222,46 +222,46 @@ impl Connection {
 
     fn next_step(&mut self, now: Instant) {
         self.step += 1;
-        self.sent = 0;
-        self.asked = false;
-        self.step_began = now;
+        self.sent_bytes = 0;
+        self.are_answers_expected = false;
+        self.step_started_at = now;
         self.last_progress = now;
     }
 
     fn send(&mut self, send: &Send, now: Instant) -> Turn {
-        if !self.asked {
-            self.asked = true;
+        if !self.are_answers_expected {
+            self.are_answers_expected = true;
             self.answers.expect_answers_to(&send.asks);
         }
-        let rest = &send.bytes[self.sent..];
+        let unsent = &send.bytes[self.sent_bytes..];
         let piece = match send.piece {
-            0 => rest.len(),
-            piece => rest.len().min(piece),
+            0 => unsent.len(),
+            piece => unsent.len().min(piece),
         };
-        if self.mute || rest.is_empty() {
+        if self.has_stopped_sending || unsent.is_empty() {
             self.next_step(now);
             return Turn::Busy;
         }
-        let taken = match &mut self.tls {
-            None => self.stream.write(&rest[..piece]),
+        let accepted = match &mut self.tls {
+            None => self.stream.write(&unsent[..piece]),
             Some(tls) => match tls.sealed.len() {
-                0..TLS_BYTES => tls.session.writer().write(&rest[..piece]),
+                0..TLS_BYTES => tls.session.writer().write(&unsent[..piece]),
                 _ => Err(ErrorKind::WouldBlock.into()),
             },
         };
-        match taken {
-            Ok(taken) if taken > 0 => {
-                self.sent += taken;
+        match accepted {
+            Ok(accepted) if accepted > 0 => {
+                self.sent_bytes += accepted;
                 self.last_progress = now;
                 self.pause_until = now + Duration::from_millis(send.gap_ms);
                 Turn::Busy
             }
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                self.mute = true;
+                self.has_stopped_sending = true;
                 Turn::Busy
             }
             _ => {
-                self.mute = now.duration_since(self.last_progress) > SEND_PATIENCE;
+                self.has_stopped_sending = now.duration_since(self.last_progress) > SEND_TIMEOUT;
                 Turn::Idle
             }
         }
@@ -270,7 +270,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.broken {
+        if self.must_reset {
             let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         }
     }
@@ -291,7 +291,7 @@ impl Tls {
         };
         tls.seal();
         if start.hello_piece > 0 {
-            tls.sealed = fragments(&tls.sealed, start.hello_piece);
+            tls.sealed = split_record(&tls.sealed, start.hello_piece);
         }
         tls
     }
@@ -319,7 +319,7 @@ impl Tls {
             }
             let mut plain = vec![0; 32 << 10];
             while let Ok(read @ 1..) = self.session.reader().read(&mut plain) {
-                answers.take(&mut plain[..read])?;
+                answers.check(&mut plain[..read])?;
             }
         }
         Ok(true)
@@ -327,7 +327,7 @@ impl Tls {
 }
 
 /// Splits the bytes of a handshake record into records of at most `piece` bytes.
-fn fragments(record: &[u8], piece: usize) -> Vec<u8> {
+fn split_record(record: &[u8], piece: usize) -> Vec<u8> {
     let (header, hello) = record.split_at(RECORD_HEADER);
     assert_eq!(header[0], HANDSHAKE, "a ClientHello is one record");
     let mut out = Vec::new();

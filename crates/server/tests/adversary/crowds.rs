@@ -12,11 +12,11 @@ use crate::websocket::upgrade;
 const SHARE_BYTES: usize = LimitSize::Small.memory_bytes() as usize / 4;
 
 /// Many readers that request one large kept message and read nothing.
-pub fn deaf(random: &mut Random) -> Script {
+pub fn crowd_without_reading(random: &mut Random) -> Script {
     let name = random_topic(random);
-    let byte = random.one(b"x\x01\xff");
-    let keep = ask("POST", &format!("/pub/{name}"), &[], &vec![byte; LARGE]);
-    let envelope = random.one(&["", "&envelope=json"]);
+    let byte = random.pick(b"x\x01\xff");
+    let publish = ask("POST", &format!("/pub/{name}"), &[], &vec![byte; LARGE]);
+    let envelope = random.pick(&["", "&envelope=json"]);
     let target = format!("/sub/{name}?since=oldest{envelope}");
     let read = match random.below(3) {
         0 => ask("GET", &target, &[], b""),
@@ -39,7 +39,7 @@ pub fn deaf(random: &mut Random) -> Script {
         ..Script::new(
             "",
             Protocol::Http,
-            vec![Step::Send(keep), Step::Await(1, 2_000), Step::Close],
+            vec![Step::Send(publish), Step::Await(1, 2_000), Step::Close],
         )
     }
 }
@@ -48,15 +48,15 @@ pub fn deaf(random: &mut Random) -> Script {
 /// memory for incomplete requests, and small ones fill the rest.
 pub fn half_posts(random: &mut Random) -> Script {
     let name = random_topic(random);
-    let (sharers, most) = match random.below(3) {
+    let (connections, size_max) = match random.below(3) {
         0 => (60, random.between(1_000, 30_000)),
         _ => {
-            let sharers = random.one(&[9, 10, 16]);
-            (sharers, SHARE_BYTES / sharers)
+            let connections = random.pick(&[9, 10, 16]);
+            (connections, SHARE_BYTES / connections)
         }
     };
-    let size = most - random.between(0, 400);
-    let headers = random.one::<&[(&str, &str)]>(&[
+    let size = size_max - random.between(0, 400);
+    let headers = random.pick::<&[(&str, &str)]>(&[
         &[],
         &[],
         &[("Authorization", "Bearer nobody.knows.me")],
@@ -64,17 +64,17 @@ pub fn half_posts(random: &mut Random) -> Script {
     ]);
     let mut bytes = request("POST", &format!("/pub/{name}"), headers, &vec![b'h'; size]);
     bytes.truncate(bytes.len() - 100);
-    let most = Send::new(
+    let prefix = Send::new(
         format!("a POST of {size} without its last 100 bytes"),
         bytes,
     );
     let rest = Send::new("some of the rest", vec![b'h'; random.between(5, 14)]);
     let steps = vec![
-        Step::Send(most.asking(Ask::Plain)),
+        Step::Send(prefix.asking(Ask::Plain)),
         Step::Send(rest.in_pieces(1, random.between(700, 1_500) as u64)),
     ];
     Script {
-        sockets: sharers * 3,
+        sockets: connections * 3,
         linger_ms: 0,
         ..Script::new("", Protocol::Http, steps)
     }
@@ -88,7 +88,7 @@ pub fn pipelined_junk(random: &mut Random) -> Script {
         &[],
         b"",
     );
-    let size = random.one(&[7_000, 60_000, 200_000]);
+    let size = random.pick(&[7_000, 60_000, 200_000]);
     let junk = Send::new(format!("{size} bytes behind it"), vec![b'j'; size]);
     let steps = vec![
         Step::Send(poll),
@@ -106,7 +106,7 @@ pub fn turned_away(random: &mut Random) -> Script {
     let headers = [("Origin", "http://elsewhere.example")];
     let body = match random.below(2) {
         0 => request("GET", "/pub/evil/1", &[], b""),
-        _ => vec![b't'; random.one(&[1, 3_000, 70_000])],
+        _ => vec![b't'; random.pick(&[1, 3_000, 70_000])],
     };
     let post = ask(
         "POST",

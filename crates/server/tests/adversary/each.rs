@@ -9,72 +9,72 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::kinds::Kinds;
-use crate::round::{Round, Seen, percentile};
+use crate::round::{Measurements, Round, percentile};
 use crate::server_under_attack::LimitSize;
 
-/// At the 99th percentile, honest clients may wait `TIMES` times as long as without attackers, or `WAIT` if that is longer.
-const TIMES: u32 = 3;
-const WAIT: Duration = Duration::from_millis(20);
-/// The longest wait may be `TIMES` times the longest one without attackers, or `STALL` if that is longer.
-const STALL: Duration = Duration::from_millis(100);
+/// At the 99th percentile, honest clients may wait `WAIT_FACTOR` times as long as without attackers, or `WAIT_MIN` if that is longer.
+const WAIT_FACTOR: u32 = 3;
+const WAIT_MIN: Duration = Duration::from_millis(20);
+/// The longest wait may be `WAIT_FACTOR` times the longest one without attackers, or `LONGEST_WAIT_MIN` if that is longer.
+const LONGEST_WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// Plays `round` for each kind of attacker, `rounds` times with small limits and `rounds` times with wide ones. Returns the report.
 ///
 /// # Panics
 /// If honest clients waited too long, or if the difference of the memory figures was too large. The message has the report of all kinds.
 pub fn play(round: &Round<'_>, rounds: u64) -> Value {
-    bind(0, "-ap", std::process::id());
+    bind_to_core(0, "-ap", std::process::id());
     let mut faults = Vec::new();
-    let seen = json!({
+    let measurements = json!({
         "cpu": cpu(),
         "seconds_each": round.time.as_secs(),
         "rounds_each": rounds,
-        "small": all(&Round { room: LimitSize::Small, ..*round }, rounds, &mut faults),
-        "wide": all(&Round { room: LimitSize::Wide, ..*round }, rounds, &mut faults),
+        "small": play_kinds(&Round { limits: LimitSize::Small, ..*round }, rounds, &mut faults),
+        "wide": play_kinds(&Round { limits: LimitSize::Wide, ..*round }, rounds, &mut faults),
     });
-    assert!(faults.is_empty(), "{}\n{seen:#}", faults.join("\n"));
-    seen
+    assert!(faults.is_empty(), "{}\n{measurements:#}", faults.join("\n"));
+    measurements
 }
 
 /// Plays all kinds of attackers with the same limits.
-fn all(round: &Round<'_>, rounds: u64, faults: &mut Vec<String>) -> Value {
-    let nobody = Round {
-        calm: true,
+fn play_kinds(round: &Round<'_>, rounds: u64, faults: &mut Vec<String>) -> Value {
+    let without_attackers = Round {
+        without_attackers: true,
         ..*round
     };
-    let calm = repeat(&nobody, rounds);
-    tell("nobody", &calm);
-    let bound = WAIT.max(calm.percentile(99) * TIMES);
-    let longest = STALL.max(calm.percentile(100) * TIMES);
-    let mut kinds = vec![row("nobody", &calm)];
+    let baseline = repeat(&without_attackers, rounds);
+    print_row("nobody", &baseline);
+    let bound = WAIT_MIN.max(baseline.percentile(99) * WAIT_FACTOR);
+    let longest = LONGEST_WAIT_MIN.max(baseline.percentile(100) * WAIT_FACTOR);
+    let mut kinds = vec![row("nobody", &baseline)];
     for name in Kinds::new(round.only).names() {
         let only = Some(name);
-        let seen = repeat(&Round { only, ..*round }, rounds);
-        tell(name, &seen);
+        let measurements = repeat(&Round { only, ..*round }, rounds);
+        print_row(name, &measurements);
         for (percent, bound) in [(99, bound), (100, longest)] {
-            let wait = seen.percentile(percent);
+            let wait = measurements.percentile(percent);
             if wait > bound {
-                let room = round.room;
+                let limits = round.limits;
                 faults.push(format!(
-                    "{name}, {room:?} limits: {percent} % of the waits of honest clients take up to {wait:?}, not {bound:?}"
+                    "{name}, {limits:?} limits: {percent} % of the waits of honest clients take up to {wait:?}, not {bound:?}"
                 ));
             }
         }
-        if !seen.memory.is_explained() {
+        if !measurements.memory.is_explained() {
             faults.push(format!("{name}: memory is not explained"));
         }
-        kinds.push(row(name, &seen));
+        kinds.push(row(name, &measurements));
     }
     json!({ "bound_ms": ms(bound), "longest_ms": ms(longest), "kinds": kinds })
 }
 
-fn repeat(round: &Round<'_>, rounds: u64) -> Seen {
-    let mut all = Seen::default();
+fn repeat(round: &Round<'_>, rounds: u64) -> Measurements {
+    let mut total = Measurements::default();
     for number in 0..rounds {
         let seed = round.seed + number;
-        all.add(Round { seed, ..*round }.play());
+        total.add(Round { seed, ..*round }.play());
     }
-    all
+    total
 }
 
 /// Binds the calling thread (the attackers) to the second core.
@@ -83,36 +83,36 @@ pub fn bind_attackers() {
     let id = task
         .file_name()
         .and_then(|name| name.to_str()?.parse().ok());
-    bind(1, "-p", id.expect("it is named by its number"));
+    bind_to_core(1, "-p", id.expect("it is named by its number"));
 }
 
 /// Binds a process with all its threads (`-ap`) or a thread (`-p`) to this core, with everything that it starts later.
-fn bind(core: usize, whom: &str, id: u32) {
+fn bind_to_core(core: usize, taskset_option: &str, id: u32) {
     let bound = Command::new("taskset")
-        .args([whom, "-c", &core.to_string(), &id.to_string()])
+        .args([taskset_option, "-c", &core.to_string(), &id.to_string()])
         .stdout(Stdio::null())
         .status();
     assert!(bound.expect("taskset").success(), "two cores are needed");
 }
 
-fn tell(name: &str, seen: &Seen) {
-    eprintln!("adversary: {name}: {}", row(name, seen));
+fn print_row(name: &str, measurements: &Measurements) {
+    eprintln!("adversary: {name}: {}", row(name, measurements));
 }
 
-fn row(name: &str, seen: &Seen) -> Value {
+fn row(name: &str, measurements: &Measurements) -> Value {
     json!({
         "kind": name,
-        "connections": seen.connections,
-        "waits": seen.waits.len(),
-        "p50_ms": ms(seen.percentile(50)),
-        "p99_ms": ms(seen.percentile(99)),
-        "most_ms": ms(seen.percentile(100)),
-        "longest": seen.longest.iter().map(|(wait, what)| (ms(*wait), what)).collect::<Vec<_>>(),
-        "p99_ms_in_all": ms(percentile(&seen.waits_in_all, 99)),
-        "grown_mib_most": seen.memory.grown_bytes >> 20,
-        "named_mib_then": seen.memory.named_bytes >> 20,
-        "unnamed_mib_most": seen.memory.unnamed_bytes >> 20,
-        "named_beyond_mib_most": seen.memory.beyond_bytes >> 20,
+        "connections": measurements.connections,
+        "waits": measurements.waits.len(),
+        "p50_ms": ms(measurements.percentile(50)),
+        "p99_ms": ms(measurements.percentile(99)),
+        "most_ms": ms(measurements.percentile(100)),
+        "longest": measurements.longest.iter().map(|(wait, what)| (ms(*wait), what)).collect::<Vec<_>>(),
+        "p99_ms_in_all": ms(percentile(&measurements.waits_with_delays, 99)),
+        "grown_mib_most": measurements.memory.grown_bytes >> 20,
+        "named_mib_then": measurements.memory.reported_bytes >> 20,
+        "unnamed_mib_most": measurements.memory.unreported_bytes >> 20,
+        "named_beyond_mib_most": measurements.memory.overreported_bytes >> 20,
     })
 }
 

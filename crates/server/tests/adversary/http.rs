@@ -37,11 +37,11 @@ pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]
 
 /// A request as a step of a script.
 pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Send {
-    let shown: Vec<String> = headers
+    let texts: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value:.60}"))
         .collect();
-    let label = format!("{method} {target:.120} [{}]", shown.join("; "));
+    let label = format!("{method} {target:.120} [{}]", texts.join("; "));
     let expected = match method {
         "HEAD" => Ask::Head,
         _ => Ask::Plain,
@@ -51,7 +51,7 @@ pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) ->
 
 /// The parameter of a query that says where a subscription begins.
 pub fn random_since(random: &mut Random) -> &'static str {
-    random.one(&[
+    random.pick(&[
         "",
         "",
         "since=oldest",
@@ -67,7 +67,7 @@ pub fn random_since(random: &mut Random) -> &'static str {
 }
 
 /// A path with any number of `?topic=` and `?filter=`.
-fn targets(random: &mut Random, path: &str) -> String {
+fn random_target(random: &mut Random, path: &str) -> String {
     if random.one_in(2) {
         return format!(
             "{path}/{}?{}",
@@ -76,11 +76,11 @@ fn targets(random: &mut Random, path: &str) -> String {
         );
     }
     let mut pairs = Vec::new();
-    for _ in 0..random.one(&[1, 1, 2, 2, 3, 8, 32, 33]) {
+    for _ in 0..random.pick(&[1, 1, 2, 2, 3, 8, 32, 33]) {
         pairs.push(match random.below(5) {
             0 => format!(
                 "filter={}",
-                random.one(&[
+                random.pick(&[
                     "evil/%23", "%23", "evil/+", "%2B/%2B", "a/%23/b", "$SYS/%23", ""
                 ])
             ),
@@ -96,7 +96,7 @@ fn targets(random: &mut Random, path: &str) -> String {
 }
 
 /// Conditions, kinds of answers and other fields that change what a request means.
-fn headers(random: &mut Random) -> Vec<(&'static str, &'static str)> {
+fn random_headers(random: &mut Random) -> Vec<(&'static str, &'static str)> {
     const FIELDS: &[(&str, &[&str])] = &[
         (
             "Accept",
@@ -145,28 +145,28 @@ fn headers(random: &mut Random) -> Vec<(&'static str, &'static str)> {
         ("Authorization", &["Bearer zz.zz.zz", "Basic zz"]),
     ];
     let mut chosen = Vec::new();
-    for _ in 0..random.one(&[0, 0, 1, 1, 2, 3]) {
+    for _ in 0..random.pick(&[0, 0, 1, 1, 2, 3]) {
         let (name, values) = FIELDS[random.below(FIELDS.len())];
         if chosen.iter().all(|(other, _)| *other != name) {
-            chosen.push((name, random.one(values)));
+            chosen.push((name, random.pick(values)));
         }
     }
     chosen
 }
 
 /// One complete request of any kind.
-pub fn any(random: &mut Random) -> Send {
-    let headers = headers(random);
+pub fn random_request(random: &mut Random) -> Send {
+    let headers = random_headers(random);
     match random.below(10) {
         0..=3 => {
-            let size = random.one(&[0, 1, 50, 3_000, 70_000, 400_000]);
-            let byte = random.one(b"x\x01\xff");
+            let size = random.pick(&[0, 1, 50, 3_000, 70_000, 400_000]);
+            let byte = random.pick(b"x\x01\xff");
             let target = format!("/pub/{}", random_topic(random));
             ask("POST", &target, &headers, &vec![byte; size])
         }
         4 => {
-            let method = random.one(&["PUT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
-            let query = random.one(&["", "", "?purge", "?purge=1"]);
+            let method = random.pick(&["PUT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
+            let query = random.pick(&["", "", "?purge", "?purge=1"]);
             let target = format!("/pub/{}{query}", random_topic(random));
             ask(method, &target, &headers, b"")
         }
@@ -176,13 +176,13 @@ pub fn any(random: &mut Random) -> Send {
                 random_topic(random),
                 random_topic(random)
             );
-            let lines = lines.repeat(random.one(&[1, 20, 2_000]));
-            let kind = [("Content-Type", "application/x-ndjson")];
-            ask("POST", "/pub", &kind, lines.as_bytes())
+            let lines = lines.repeat(random.pick(&[1, 20, 2_000]));
+            let content_type = [("Content-Type", "application/x-ndjson")];
+            ask("POST", "/pub", &content_type, lines.as_bytes())
         }
         _ => {
-            let method = random.one(&["GET", "GET", "GET", "HEAD", "HEAD", "OPTIONS"]);
-            ask(method, &targets(random, "/sub"), &headers, b"")
+            let method = random.pick(&["GET", "GET", "GET", "HEAD", "HEAD", "OPTIONS"]);
+            ask(method, &random_target(random, "/sub"), &headers, b"")
         }
     }
 }
@@ -207,15 +207,15 @@ pub fn random_ending(random: &mut Random) -> Vec<Step> {
 }
 
 /// Several requests on one connection. Some wait for the answer to the one before.
-pub fn walk(random: &mut Random) -> Script {
+pub fn random_requests(random: &mut Random) -> Script {
     let mut steps = Vec::new();
     if random.one_in(8) {
         steps.push(Step::StopReading(true));
     }
     for number in 1..=random.between(1, 5) {
-        let mut send = any(random);
+        let mut send = random_request(random);
         if random.one_in(3) && send.bytes.len() < 5_000 {
-            send = send.in_pieces(random.between(1, 40), random.one(&[0, 0, 1]));
+            send = send.in_pieces(random.between(1, 40), random.pick(&[0, 0, 1]));
         }
         if random.one_in(10) {
             // The request is cut off, so nothing may follow.
@@ -227,7 +227,7 @@ pub fn walk(random: &mut Random) -> Script {
         }
         steps.push(Step::Send(send));
         if random.one_in(2) {
-            steps.push(Step::Await(number, random.one(&[20, 300, 1_000])));
+            steps.push(Step::Await(number, random.pick(&[20, 300, 1_000])));
         }
     }
     steps.extend(random_ending(random));
@@ -236,13 +236,13 @@ pub fn walk(random: &mut Random) -> Script {
 
 /// Requests for several topics: a HEAD (which does not wait), a poll, a stream or a broken upgrade. The client leaves soon.
 pub fn several(random: &mut Random) -> Script {
-    let method = random.one(&["HEAD", "HEAD", "GET"]);
+    let method = random.pick(&["HEAD", "HEAD", "GET"]);
     let count = random.between(2, 6);
     let topics: Vec<String> = (0..count)
         .map(|_| format!("topic={}", random_readable_topic(random)))
         .collect();
     let target = format!("/sub?{}&{}", topics.join("&"), random_since(random));
-    let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
+    let accept = [("Accept", random.pick(&["text/event-stream", "*/*"]))];
     let mut steps = vec![Step::Send(match random.below(3) {
         0 => broken_upgrade(random, &target),
         _ => ask(method, &target, &accept, b""),
@@ -251,7 +251,7 @@ pub fn several(random: &mut Random) -> Script {
         steps.push(Step::Await(1, 500));
     }
     if random.one_in(3) {
-        steps.push(Step::Send(any(random)));
+        steps.push(Step::Send(random_request(random)));
     }
     steps.push(match random.below(3) {
         0 => Step::Close,
@@ -263,15 +263,15 @@ pub fn several(random: &mut Random) -> Script {
 
 /// Clients that follow interest (are told which topics have subscribers).
 pub fn interest(random: &mut Random) -> Script {
-    let matched = random.one(&[
+    let matched = random.pick(&[
         "",
         "?match=%23",
         "?match=evil/%23",
         "?match=%23/a",
         "?match=shared/%2B",
     ]);
-    let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
-    let method = random.one(&["GET", "GET", "HEAD", "POST"]);
+    let accept = [("Accept", random.pick(&["text/event-stream", "*/*"]))];
+    let method = random.pick(&["GET", "GET", "HEAD", "POST"]);
     let mut steps = vec![Step::Send(ask(
         method,
         &format!("/interest{matched}"),
@@ -289,7 +289,7 @@ pub fn noise(random: &mut Random) -> Script {
         0 => Vec::new(),
         1 => vec![22, 3, 1, 0, random.between(1, 255) as u8, 1, 0, 0, 1],
         2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        _ => any(random).bytes.to_vec(),
+        _ => random_request(random).bytes.to_vec(),
     };
     let count = random.below(600);
     bytes.extend(random.bytes(count));
@@ -299,7 +299,7 @@ pub fn noise(random: &mut Random) -> Script {
             *byte ^= 1 << random.below(8);
         }
     }
-    let send = Send::new("noise", bytes).in_pieces(random.one(&[0, 0, 7]), 0);
+    let send = Send::new("noise", bytes).in_pieces(random.pick(&[0, 0, 7]), 0);
     let mut steps = vec![Step::Send(send)];
     steps.extend(random_ending(random));
     Script::new("", Protocol::Noise, steps)

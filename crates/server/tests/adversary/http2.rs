@@ -38,7 +38,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-fn block(method: &str, path: &str, extra: &[(&str, &str)]) -> Vec<u8> {
+fn field_block(method: &str, path: &str, extra: &[(&str, &str)]) -> Vec<u8> {
     let fields = [
         (":method", method),
         (":scheme", "http"),
@@ -53,20 +53,20 @@ fn block(method: &str, path: &str, extra: &[(&str, &str)]) -> Vec<u8> {
 
 /// A request without a body that waits: an event stream or a long-poll.
 fn subscribe(random: &mut Random, stream: u32) -> Vec<u8> {
-    let accept = [("accept", random.one(&["text/event-stream", "*/*"]))];
-    let since = random.one(&["", "?since=oldest"]);
+    let accept = [("accept", random.pick(&["text/event-stream", "*/*"]))];
+    let since = random.pick(&["", "?since=oldest"]);
     let path = format!("/sub/{}{since}", random_topic(random));
-    let block = block("GET", &path, &accept);
+    let block = field_block("GET", &path, &accept);
     frame(Kind::Headers, END_HEADERS | END_STREAM, stream, &block)
 }
 
 /// The number of the `n`th stream.
-const fn number(n: usize) -> u32 {
+const fn stream_id(n: usize) -> u32 {
     2 * n as u32 + 1
 }
 
 /// The client's preface, with the initial window of its streams.
-fn hello(window: u32) -> Step {
+fn preface(window: u32) -> Step {
     let payload = [&INITIAL_WINDOW.to_be_bytes()[..], &window.to_be_bytes()].concat();
     let mut bytes = [PREFACE.to_vec(), frame(Kind::Settings, 0, 0, &payload)].concat();
     write_settings_ack(&mut bytes);
@@ -78,23 +78,23 @@ fn hello(window: u32) -> Step {
 
 fn script(random: &mut Random, steps: Vec<Step>) -> Script {
     Script {
-        sockets: random.one(&[1, 4, 20]),
+        sockets: random.pick(&[1, 4, 20]),
         ..Script::new("", Protocol::Http2, steps)
     }
 }
 
 /// Streams that are opened and reset at once: as many as are allowed, or far more.
 pub fn rapid_reset(random: &mut Random) -> Script {
-    let count = random.one(&[100, 450, 3_000]);
+    let count = random.pick(&[100, 450, 3_000]);
     let mut bytes = Vec::new();
     for n in 0..count {
-        bytes.extend(subscribe(random, number(n)));
-        bytes.extend(frame(Kind::ResetStream, 0, number(n), &CANCEL));
+        bytes.extend(subscribe(random, stream_id(n)));
+        bytes.extend(frame(Kind::ResetStream, 0, stream_id(n), &CANCEL));
     }
     let send = Send::new(format!("{count} streams with their resets"), bytes);
     let steps = vec![
-        hello(65_535),
-        Step::Send(send.in_pieces(random.one(&[0, 0, 1_000]), 0)),
+        preface(65_535),
+        Step::Send(send.in_pieces(random.pick(&[0, 0, 1_000]), 0)),
         Step::Wait(random.between(10, 500) as u64),
     ];
     script(random, steps)
@@ -102,7 +102,7 @@ pub fn rapid_reset(random: &mut Random) -> Script {
 
 /// A field block that goes on and on, or blocks whose few bytes stand for large fields.
 pub fn continuations(random: &mut Random) -> Script {
-    let first = block("GET", "/history/evil/1", &[]);
+    let first = field_block("GET", "/history/evil/1", &[]);
     let (label, bytes) = match random.below(3) {
         0 => {
             let extra = frame(Kind::Continuation, 0, 1, &field("a", "b"));
@@ -119,12 +119,12 @@ pub fn continuations(random: &mut Random) -> Script {
             let mut bomb = [&first[..], b"\x40\x01a\x7f\xa1\x1e", &[b'x'; 4_000]].concat();
             bomb.resize(16_000, 0xbe);
             let flags = END_HEADERS | END_STREAM;
-            let bytes = (0..10).flat_map(|n| frame(Kind::Headers, flags, number(n), &bomb));
+            let bytes = (0..10).flat_map(|n| frame(Kind::Headers, flags, stream_id(n), &bomb));
             ("blocks of indexes", bytes.collect())
         }
     };
     let steps = vec![
-        hello(65_535),
+        preface(65_535),
         Step::Send(Send::new(label, bytes)),
         Step::Wait(random.between(100, 3_000) as u64),
     ];
@@ -143,14 +143,14 @@ pub fn small_frames(random: &mut Random) -> Script {
         2 => ("windows", [window(0), window(1 << 20)].concat()),
         _ => ("SETTINGS ACK", frame(Kind::Settings, ACK, 0, &[])),
     };
-    let streams: Vec<u8> = (0..random.one(&[0, 100]))
-        .flat_map(|n| subscribe(random, number(n)))
+    let streams: Vec<u8> = (0..random.pick(&[0, 100]))
+        .flat_map(|n| subscribe(random, stream_id(n)))
         .collect();
     let steps = vec![
-        hello(random.one(&[0, 65_535])),
+        preface(random.pick(&[0, 65_535])),
         Step::Send(Send::new("streams", streams)),
         Step::StopReading(random.one_in(2)),
-        Step::Send(Send::new(label, frames).times(random.one(&[20, 180, 5_000]))),
+        Step::Send(Send::new(label, frames).times(random.pick(&[20, 180, 5_000]))),
         Step::Wait(random.between(10, 2_000) as u64),
     ];
     script(random, steps)
@@ -161,12 +161,19 @@ pub fn shut_windows(random: &mut Random) -> Script {
     let topic = random_topic(random);
     let path = format!("/sub/{topic}?since=oldest");
     let accept = [("accept", "text/event-stream")];
-    let block = block("GET", &path, &accept);
+    let block = field_block("GET", &path, &accept);
     let streams: Vec<u8> = (0..STREAMS as usize)
-        .flat_map(|n| frame(Kind::Headers, END_HEADERS | END_STREAM, number(n), &block))
+        .flat_map(|n| {
+            frame(
+                Kind::Headers,
+                END_HEADERS | END_STREAM,
+                stream_id(n),
+                &block,
+            )
+        })
         .collect();
     let mut steps = vec![
-        hello(random.one(&[0, 0, 1])),
+        preface(random.pick(&[0, 0, 1])),
         Step::Send(Send::new(format!("{STREAMS} streams"), streams)),
         Step::Wait(random.between(1_000, 4_000) as u64),
     ];
@@ -178,30 +185,30 @@ pub fn shut_windows(random: &mut Random) -> Script {
         steps.push(Step::Send(Send::new("open windows", bytes)));
         steps.push(Step::Wait(500));
     }
-    let body = vec![b'x'; random.one(&[1_000, 60_000])];
+    let body = vec![b'x'; random.pick(&[1_000, 60_000])];
     let publish = ask("POST", &format!("/pub/{topic}"), &[], &body);
     let publishes = vec![Step::Wait(300), Step::Send(publish.times(10))];
     Script {
         beside: Some(Arc::new(Script::new("", Protocol::Http, publishes))),
-        sockets: random.one(&[1, 2]),
+        sockets: random.pick(&[1, 2]),
         ..Script::new("", Protocol::Http2, steps)
     }
 }
 
 /// Two requests with large heads, whose bodies come in turns, a byte in each frame.
 pub fn small_data(random: &mut Random) -> Script {
-    let long = "x".repeat(random.one(&[100, 12_000]));
-    let block = block(
+    let long_value = "x".repeat(random.pick(&[100, 12_000]));
+    let block = field_block(
         "POST",
         &format!("/pub/{}", random_topic(random)),
-        &[("x-long", &long)],
+        &[("x-long", &long_value)],
     );
     let heads = [1, 3].map(|stream| frame(Kind::Headers, END_HEADERS, stream, &block));
-    let both = [1, 3].map(|stream| frame(Kind::Data, 0, stream, b"x"));
+    let turns = [1, 3].map(|stream| frame(Kind::Data, 0, stream, b"x"));
     let steps = vec![
-        hello(65_535),
+        preface(65_535),
         Step::Send(Send::new("two heads", heads.concat())),
-        Step::Send(Send::new("a byte for each", both.concat()).times(random.one(&[300, 5_000]))),
+        Step::Send(Send::new("a byte for each", turns.concat()).times(random.pick(&[300, 5_000]))),
         Step::Wait(random.between(10, 2_000) as u64),
     ];
     script(random, steps)

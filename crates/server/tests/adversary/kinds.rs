@@ -12,10 +12,10 @@ type Generator = fn(&mut Random) -> Script;
 /// The name, the weight and the generator of each kind. Random sequences of valid and invalid packets have a high weight. Scripts that let
 /// a faulty server use hundreds of megabytes, or a second, have a low one, since they take long.
 const ALL: &[(&str, usize, Generator)] = &[
-    ("http-walk", 20, http::walk),
+    ("http-walk", 20, http::random_requests),
     ("upgrade-walk", 14, websocket::upgrades),
-    ("ws-walk", 14, websocket::walk),
-    ("mqtt-walk", 20, mqtt::walk),
+    ("ws-walk", 14, websocket::frames_after_upgrade),
+    ("mqtt-walk", 20, mqtt::random_packets),
     ("mqtt-over-ws", 6, mqtt::over_websocket),
     ("several", 6, http::several),
     ("interest", 3, http::interest),
@@ -29,7 +29,7 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("bytewise", 3, mqtt::bytewise),
     ("pages", 2, hostile::pages),
     ("filter-pages", 1, hostile::filter_pages),
-    ("deaf-crowd", 2, crowds::deaf),
+    ("deaf-crowd", 2, crowds::crowd_without_reading),
     ("past", 3, hostile::whole_log_reads),
     ("half-posts", 2, crowds::half_posts),
     ("pipelined-junk", 2, crowds::pipelined_junk),
@@ -55,8 +55,12 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("made-up-tokens", 1, places::made_up_tokens),
     ("admin-strangers", 2, places::admin_strangers),
     ("long-origins", 2, work::long_origins),
-    ("centrifugo-walk", 8, centrifugo::walk),
-    ("centrifugo-deaf", 2, centrifugo::deaf),
+    ("centrifugo-walk", 8, centrifugo::random_commands),
+    (
+        "centrifugo-deaf",
+        2,
+        centrifugo::many_channels_without_reading,
+    ),
     ("h2-rapid-reset", 2, http2::rapid_reset),
     ("h2-continuations", 2, http2::continuations),
     ("h2-small-frames", 2, http2::small_frames),
@@ -86,16 +90,16 @@ impl Kinds {
 
     /// The script with this number, of a seed. Each kind is played once before any is repeated, so that a short run plays all kinds.
     pub fn script(&self, seed: u64, number: u64) -> Script {
-        let mut random = Random::of(seed, number);
+        let mut random = Random::for_script(seed, number);
         let (name, _, generator) = match usize::try_from(number) {
             Ok(number) if number < self.0.len() => self.shuffled(seed)[number],
             _ => self.weighted(&mut random),
         };
         let mut script = generator(&mut random);
-        call(&mut script, name, random.between(2, 5) as u8);
+        set_kind_and_host(&mut script, name, random.between(2, 5) as u8);
         if script.tls.is_none() && random.one_in(6) {
             script.tls = Some(TlsStart {
-                hello_piece: random.one(&[0, 0, 0, 1, 50]),
+                hello_piece: random.pick(&[0, 0, 0, 1, 50]),
                 old_version: random.one_in(4),
             });
         }
@@ -103,33 +107,33 @@ impl Kinds {
     }
 
     fn shuffled(&self, seed: u64) -> Vec<&'static (&'static str, usize, Generator)> {
-        let mut random = Random::of(seed, u64::MAX);
+        let mut random = Random::for_script(seed, u64::MAX);
         let mut kinds = self.0.clone();
-        for at in (1..kinds.len()).rev() {
-            kinds.swap(at, random.below(at + 1));
+        for point in (1..kinds.len()).rev() {
+            kinds.swap(point, random.below(point + 1));
         }
         kinds
     }
 
     fn weighted(&self, random: &mut Random) -> &'static (&'static str, usize, Generator) {
-        let all = self.0.iter().map(|(_, weight, _)| weight).sum();
-        let mut at = random.below(all);
+        let total = self.0.iter().map(|(_, weight, _)| weight).sum();
+        let mut point = random.below(total);
         for kind in &self.0 {
-            if at < kind.1 {
+            if point < kind.1 {
                 return kind;
             }
-            at -= kind.1;
+            point -= kind.1;
         }
         self.0[0]
     }
 }
 
 /// Sets the kind and the source address of a script, and of the scripts that belong to it.
-fn call(script: &mut Script, kind: &'static str, host: u8) {
+fn set_kind_and_host(script: &mut Script, kind: &'static str, host: u8) {
     (script.kind, script.host) = (kind, host);
     for other in [&mut script.beside, &mut script.then].into_iter().flatten() {
         if let Some(other) = Arc::get_mut(other) {
-            call(other, kind, host);
+            set_kind_and_host(other, kind, host);
         }
     }
 }

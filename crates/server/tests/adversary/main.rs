@@ -51,11 +51,11 @@ use server_under_attack::LimitSize;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Time for the attackers in each run of `cargo test`: first those of the kept seeds, then those of a new seed.
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT_ROUND: Duration = Duration::from_secs(15);
 /// Time of a round. A long run consists of rounds, each with its own seed and server, so that a failing seed is quick to repeat.
-const ROUND: Duration = Duration::from_secs(60);
+const LONG_ROUND: Duration = Duration::from_secs(60);
 /// The maximum delay of a message or an answer by default. It is long, since debug builds are slow and machines that run tests are busy.
-const LATE_MS: u64 = 10_000;
+const LATE_MAX_MS: u64 = 10_000;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(format!("CRORE_ADVERSARY_{name}")).ok()?;
@@ -78,39 +78,41 @@ fn honest_clients_are_served_beside_attackers() {
     let round = |seed, time, kept: &'static [seeds::Kept]| Round {
         seed,
         // The kept seeds found their faults with small limits.
-        room: match seed % 2 == 1 && kept.is_empty() {
+        limits: match seed % 2 == 1 && kept.is_empty() {
             true => LimitSize::Wide,
             false => LimitSize::Small,
         },
         time,
         kept,
         only: only.as_deref(),
-        calm: false,
-        apart: false,
-        late: Duration::from_millis(variable("LATE_MS").unwrap_or(LATE_MS)),
+        without_attackers: false,
+        on_second_core: false,
+        late_max: Duration::from_millis(variable("LATE_MS").unwrap_or(LATE_MAX_MS)),
     };
     let play = |seed, time, kept| drop(round(seed, time, kept).play());
     let first = variable("SEED").unwrap_or_else(fresh_seed);
     if let Some(rounds) = variable("EACH") {
-        let one = Round {
-            apart: true,
-            ..round(first, SHORT, &[])
+        let round_of_each = Round {
+            on_second_core: true,
+            ..round(first, SHORT_ROUND, &[])
         };
-        let seen = each::play(&one, rounds);
+        let measurements = each::play(&round_of_each, rounds);
         return match std::env::var_os("CRORE_ADVERSARY_JSON") {
-            Some(path) => std::fs::write(path, format!("{seen:#}\n")).expect("the file is written"),
-            None => println!("{seen:#}"),
+            Some(path) => {
+                std::fs::write(path, format!("{measurements:#}\n")).expect("the file is written")
+            }
+            None => println!("{measurements:#}"),
         };
     }
     let Some(seconds) = variable("SECONDS") else {
-        return play(first, SHORT, seeds::KEPT);
+        return play(first, SHORT_ROUND, seeds::KEPT);
     };
-    let (began, all) = (Instant::now(), Duration::from_secs(seconds));
+    let (began, total) = (Instant::now(), Duration::from_secs(seconds));
     for seed in first.. {
-        let left = all.saturating_sub(began.elapsed());
-        if left.is_zero() {
+        let remaining = total.saturating_sub(began.elapsed());
+        if remaining.is_zero() {
             break;
         }
-        play(seed, ROUND.min(left), &[]);
+        play(seed, LONG_ROUND.min(remaining), &[]);
     }
 }

@@ -15,7 +15,7 @@ use crate::websocket::{frame, upgrade};
 const CLIENTS: usize = 48;
 
 pub fn version(random: &mut Random) -> Version {
-    random.one(&[Version::V311, Version::V5])
+    random.pick(&[Version::V311, Version::V5])
 }
 
 pub fn encoded(label: impl Into<String>, encode: impl FnOnce(&mut Vec<u8>)) -> Send {
@@ -32,17 +32,17 @@ fn packet_id(number: usize) -> PacketId {
 pub fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Send {
     let mut properties = PropertyWriter::new();
     if version == Version::V5 {
-        properties.session_expiry_interval_s(random.one(&[0, 1, 600, u32::MAX]));
-        properties.receive_maximum(random.one(&[1, 20, 65_535]));
-        properties.topic_alias_maximum(random.one(&[0, 10, 65_535]));
+        properties.session_expiry_interval_s(random.pick(&[0, 1, 600, u32::MAX]));
+        properties.receive_maximum(random.pick(&[1, 20, 65_535]));
+        properties.topic_alias_maximum(random.pick(&[0, 10, 65_535]));
         if random.one_in(5) {
-            properties.maximum_packet_size_bytes(random.one(&[50, 5_000]));
+            properties.maximum_packet_size_bytes(random.pick(&[50, 5_000]));
         }
     }
-    let payload = vec![b'w'; random.one(&[0, 10, 50_000])];
+    let payload = vec![b'w'; random.pick(&[0, 10, 50_000])];
     let topic = random_topic(random);
     let will = random.one_in(4).then(|| Will {
-        qos: random.one(&[Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]),
+        qos: random.pick(&[Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]),
         retain: random.one_in(3),
         properties: Properties::default(),
         topic: &topic,
@@ -52,7 +52,7 @@ pub fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Sen
         version,
         bridge: version == Version::V311 && random.one_in(4),
         clean_start: random.one_in(2) || client_id.is_empty(),
-        keep_alive_s: random.one(&[0, 0, 1, 60]),
+        keep_alive_s: random.pick(&[0, 0, 1, 60]),
         properties: properties.properties(),
         client_id,
         will,
@@ -121,7 +121,7 @@ pub fn unsubscribe_from(version: Version, id: usize, filters: &[&str]) -> Send {
     })
 }
 
-fn acknowledgement(random: &mut Random, version: Version, id: usize) -> Send {
+fn random_acknowledgement(random: &mut Random, version: Version, id: usize) -> Send {
     let ack = Ack {
         packet_id: packet_id(id),
         reason: ReasonCode::SUCCESS,
@@ -137,14 +137,14 @@ fn acknowledgement(random: &mut Random, version: Version, id: usize) -> Send {
     })
 }
 
-fn filter(random: &mut Random) -> String {
+fn random_filter(random: &mut Random) -> String {
     match random.below(8) {
         0 => "#".to_string(),
         1 => "evil/+".to_string(),
         2 => "+/+".to_string(),
         3 => format!("$share/g{}/evil/+", random.below(3)),
         4 => random
-            .one(&["$share/g/#", "$SYS/#", "a/#/b", "", "+a", "$share//x"])
+            .pick(&["$share/g/#", "$SYS/#", "a/#/b", "", "+a", "$share//x"])
             .to_string(),
         _ => random_readable_topic(random),
     }
@@ -154,7 +154,7 @@ fn any_packet(random: &mut Random, version: Version) -> Send {
     let id = random.between(1, 12);
     match random.below(12) {
         0..=3 => {
-            let size = random.one(&[0, 1, 200, 5_000, 70_000]);
+            let size = random.pick(&[0, 1, 200, 5_000, 70_000]);
             let qos = random.below(3) as u8;
             let topic = random_topic(random);
             publish_to(
@@ -167,20 +167,20 @@ fn any_packet(random: &mut Random, version: Version) -> Send {
             )
         }
         4..=6 => {
-            let filters: Vec<String> = (0..random.one(&[1, 1, 2, 9]))
-                .map(|_| filter(random))
+            let filters: Vec<String> = (0..random.pick(&[1, 1, 2, 9]))
+                .map(|_| random_filter(random))
                 .collect();
             let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
             subscribe_to(version, id, &filters, random.below(3) as u8)
         }
         7 => {
-            let filters = [filter(random)];
+            let filters = [random_filter(random)];
             encoded(format!("UNSUBSCRIBE {filters:?}"), |out| {
                 let filters = filters.iter().map(String::as_str);
                 encode::unsubscribe(out, version, packet_id(id), &Properties::default(), filters);
             })
         }
-        8 | 9 => acknowledgement(random, version, id),
+        8 | 9 => random_acknowledgement(random, version, id),
         10 => encoded("PINGREQ", encode::pingreq),
         _ => {
             let count = random.below(60);
@@ -193,16 +193,16 @@ fn any_packet(random: &mut Random, version: Version) -> Send {
 }
 
 /// A CONNECT and then any packets.
-pub fn walk(random: &mut Random) -> Script {
+pub fn random_packets(random: &mut Random) -> Script {
     let version = version(random);
     let mut steps = vec![Step::Send(connect(random, version))];
     for number in 1..=random.between(1, 14) {
         if random.one_in(5) {
-            steps.push(Step::Await(number, random.one(&[5, 100])));
+            steps.push(Step::Await(number, random.pick(&[5, 100])));
         }
         let mut send = any_packet(random, version);
         if random.one_in(5) && send.bytes.len() < 5_000 {
-            send = send.in_pieces(random.one(&[1, 3, 100]), 0);
+            send = send.in_pieces(random.pick(&[1, 3, 100]), 0);
         }
         steps.push(Step::Send(send));
     }
@@ -221,7 +221,7 @@ pub fn over_websocket(random: &mut Random) -> Script {
     for _ in 0..random.below(8) {
         bytes.extend_from_slice(&any_packet(random, Version::V5).bytes);
     }
-    let piece = random.one(&[7, 200, 20_000]);
+    let piece = random.pick(&[7, 200, 20_000]);
     for part in bytes.chunks(piece).take(200) {
         let send = Send::new("packets in a frame", frame(Opcode::Binary, part));
         steps.push(Step::Send(send));
@@ -234,24 +234,27 @@ pub fn over_websocket(random: &mut Random) -> Script {
 pub fn retained(random: &mut Random) -> Script {
     let version = version(random);
     let name = format!("evil/{}", random.below(4));
-    let keep = publish_to(version, &name, 0, 0, true, &vec![b'r'; LARGE]);
-    let several: Vec<&str> = vec![&name; random.one(&[1, 1, 8])];
+    let publish = publish_to(version, &name, 0, 0, true, &vec![b'r'; LARGE]);
+    let several: Vec<&str> = vec![&name; random.pick(&[1, 1, 8])];
     let filters: Vec<&str> = match random.one_in(4) {
         true => vec!["evil/+"],
         false => several,
     };
     let (count, qos) = (random.between(200, 600), random.below(3) as u8);
-    let asks: Vec<Send> = (1..=count)
+    let subscribes: Vec<Send> = (1..=count)
         .map(|id| subscribe_to(version, id, &filters, qos))
         .collect();
-    let bytes = asks.iter().flat_map(|ask| ask.bytes.to_vec()).collect();
-    let asks = Send::new(format!("{count} x {}", asks[0].label), bytes);
+    let bytes = subscribes
+        .iter()
+        .flat_map(|ask| ask.bytes.to_vec())
+        .collect();
+    let subscribes = Send::new(format!("{count} x {}", subscribes[0].label), bytes);
     let steps = vec![
         Step::Send(connect_as(random, version, "")),
-        Step::Send(keep),
+        Step::Send(publish),
         Step::StopReading(true),
         Step::Wait(100),
-        Step::Send(asks),
+        Step::Send(subscribes),
         Step::Wait(random.between(2_000, 4_000) as u64),
     ];
     Script::new("", Protocol::Mqtt(version), steps)
@@ -261,7 +264,7 @@ pub fn retained(random: &mut Random) -> Script {
 pub fn aliases(random: &mut Random) -> Script {
     let version = Version::V5;
     let mut steps = vec![Step::Send(connect(random, version))];
-    let size = random.one(&[200, 900, 60_000]);
+    let size = random.pick(&[200, 900, 60_000]);
     for alias in 1..=16 {
         let name = format!("evil/{}", "n".repeat(size));
         let mut properties = PropertyWriter::new();
@@ -282,7 +285,7 @@ pub fn aliases(random: &mut Random) -> Script {
     }
     steps.push(Step::Wait(random.between(500, 3_000) as u64));
     Script {
-        sockets: random.one(&[1, 10, 40]),
+        sockets: random.pick(&[1, 10, 40]),
         ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
@@ -301,7 +304,7 @@ pub fn unacknowledged(random: &mut Random) -> Script {
         )),
         Step::Await(2, 500),
     ];
-    let size = random.one(&[100_000, LARGE / 2, LARGE]);
+    let size = random.pick(&[100_000, LARGE / 2, LARGE]);
     let qos = random.between(1, 2) as u8;
     for id in 1..=random.between(4, 12) {
         steps.push(Step::Send(publish_to(
@@ -322,7 +325,7 @@ pub fn unacknowledged(random: &mut Random) -> Script {
 pub fn shares(random: &mut Random) -> Script {
     let version = version(random);
     let mut steps = vec![Step::Send(connect(random, version))];
-    let size = random.one(&[1_000, 65_000]);
+    let size = random.pick(&[1_000, 65_000]);
     for number in 1..=random.between(4, 32) {
         let filter = format!("$share/{}{number}/evil/0", "s".repeat(size));
         steps.push(Step::Send(subscribe_to(version, number, &[&filter], 1)));
@@ -330,7 +333,7 @@ pub fn shares(random: &mut Random) -> Script {
     steps.push(Step::Wait(random.between(100, 1_500) as u64));
     steps.extend(random_ending(random));
     Script {
-        sockets: random.one(&[1, 1, 4]),
+        sockets: random.pick(&[1, 1, 4]),
         ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
@@ -351,7 +354,7 @@ pub fn wrong_acks(random: &mut Random) -> Script {
         )));
         steps.push(Step::Wait(random.between(0, 30) as u64));
         for _ in 0..random.between(1, 3) {
-            steps.push(Step::Send(acknowledgement(random, version, id)));
+            steps.push(Step::Send(random_acknowledgement(random, version, id)));
         }
     }
     steps.extend(random_ending(random));
@@ -383,18 +386,18 @@ pub fn bytewise(random: &mut Random) -> Script {
         0,
         0,
         false,
-        &vec![b'b'; random.one(&[5_000, 300_000])],
+        &vec![b'b'; random.pick(&[5_000, 300_000])],
     );
-    let all = send.bytes.to_vec();
-    let (most, rest) = all.split_at(all.len() - 2_000);
+    let bytes = send.bytes.to_vec();
+    let (prefix, rest) = bytes.split_at(bytes.len() - 2_000);
     let mut steps = vec![
         Step::Send(connect(random, version)),
-        Step::Send(Send::new("most of a PUBLISH", most.to_vec())),
-        Step::Send(Send::new("its rest", rest.to_vec()).in_pieces(1, random.one(&[0, 0, 2]))),
+        Step::Send(Send::new("most of a PUBLISH", prefix.to_vec())),
+        Step::Send(Send::new("its rest", rest.to_vec()).in_pieces(1, random.pick(&[0, 0, 2]))),
     ];
     steps.extend(random_ending(random));
     Script {
-        sockets: random.one(&[1, 5, 15]),
+        sockets: random.pick(&[1, 5, 15]),
         ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }

@@ -6,24 +6,22 @@ use crate::script::{Ask, Protocol};
 use crore_wire::mqtt::Version;
 
 /// The fault that the judge finds in these bytes, wherever they are cut in two.
-fn judged(protocol: Protocol, asks: &[Ask], bytes: &[u8]) -> Option<String> {
-    let verdict = |cut: usize| {
+fn find_fault(protocol: Protocol, asks: &[Ask], bytes: &[u8]) -> Option<String> {
+    let fault = |cut: usize| {
         let mut answers = Answers::new(protocol);
         answers.expect_answers_to(asks);
         let (first, second) = bytes.split_at(cut);
-        let first = answers.take(&mut first.to_vec());
+        let first = answers.check(&mut first.to_vec());
         first
-            .and_then(|()| answers.take(&mut second.to_vec()))
+            .and_then(|()| answers.check(&mut second.to_vec()))
             .err()
     };
-    let verdicts: Vec<bool> = (0..=bytes.len())
-        .map(|cut| verdict(cut).is_some())
-        .collect();
+    let verdicts: Vec<bool> = (0..=bytes.len()).map(|cut| fault(cut).is_some()).collect();
     assert!(
         verdicts.iter().all(|bad| *bad == verdicts[0]),
         "the verdict depends on the cut: {verdicts:?}"
     );
-    verdict(0)
+    fault(0)
 }
 
 #[test]
@@ -55,36 +53,36 @@ fn only_malformed_answers_are_reported() {
             .bytes()
             .map(|byte| if byte == 8 { 0x88 } else { byte })
             .collect();
-        judged(Protocol::Http, asks, &bytes)
+        find_fault(Protocol::Http, asks, &bytes)
     };
-    let (one, two) = ([Ask::Plain], [Ask::Plain; 2]);
-    let right: &[(&[Ask], String)] = &[
-        (&two, format!("{OK}{OK}")),
-        (&two, format!("{OK}{LAST}")),
-        (&one, format!("{OK}{SLOW}")),
+    let (one_request, two_requests) = ([Ask::Plain], [Ask::Plain; 2]);
+    let valid: &[(&[Ask], String)] = &[
+        (&two_requests, format!("{OK}{OK}")),
+        (&two_requests, format!("{OK}{LAST}")),
+        (&one_request, format!("{OK}{SLOW}")),
         (&[], SLOW.to_string()),
         (&[Ask::Plain, Ask::Junk], format!("{CHUNKED}{LAST}")),
         (
             &[Ask::Head, Ask::Plain],
             format!("{}{OK}", OK.trim_end_matches("ok")),
         ),
-        (&one, format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")),
-        (&one, format!("{UPGRADED}{CLOSE}")),
+        (&one_request, format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")),
+        (&one_request, format!("{UPGRADED}{CLOSE}")),
     ];
-    for (asks, text) in right {
+    for (asks, text) in valid {
         assert_eq!(http(asks, text.clone()), None, "{text}");
     }
-    let wrong: &[(&[Ask], String)] = &[
-        (&one, format!("{OK}{OK}")),
-        (&one, format!("{OK}{LAST}")),
-        (&one, format!("{OK}more")),
-        (&two, format!("{LAST}{OK}")),
+    let malformed: &[(&[Ask], String)] = &[
+        (&one_request, format!("{OK}{OK}")),
+        (&one_request, format!("{OK}{LAST}")),
+        (&one_request, format!("{OK}more")),
+        (&two_requests, format!("{LAST}{OK}")),
         (&[Ask::Head, Ask::Plain], format!("{OK}{OK}")),
         (&[Ask::Junk], OK.to_string()),
-        (&one, CHUNKED.replace("3\r\n", "x\r\n")),
-        (&one, format!("{UPGRADED}{CLOSE}{CLOSE}")),
+        (&one_request, CHUNKED.replace("3\r\n", "x\r\n")),
+        (&one_request, format!("{UPGRADED}{CLOSE}{CLOSE}")),
     ];
-    for (asks, text) in wrong {
+    for (asks, text) in malformed {
         assert!(http(asks, text.clone()).is_some(), "{text}");
     }
 }
@@ -92,7 +90,7 @@ fn only_malformed_answers_are_reported() {
 /// The port speaks HTTP too. If the server read nothing in time, it cannot know that a CONNECT is under way, so it refuses over HTTP.
 #[test]
 fn only_a_first_refusal_over_http_is_a_valid_answer_to_mqtt() {
-    let mqtt = |text: &str| judged(Protocol::Mqtt(Version::V5), &[], text.as_bytes());
+    let mqtt = |text: &str| find_fault(Protocol::Mqtt(Version::V5), &[], text.as_bytes());
     let refusal = |status: &str, connection: &str| {
         format!("HTTP/1.1 {status}\r\nConnection: {connection}\r\nContent-Length: 5\r\n\r\nwords")
     };
@@ -104,7 +102,7 @@ fn only_a_first_refusal_over_http_is_a_valid_answer_to_mqtt() {
         assert_eq!(mqtt(&refusal(status, "close")), None);
     }
     let late = refusal("408 Request Timeout", "close");
-    for wrong in [
+    for malformed in [
         refusal("400 Bad Request", "close"),
         refusal("408 Request Timeout", "keep-alive"),
         format!("{late}more"),
@@ -112,17 +110,17 @@ fn only_a_first_refusal_over_http_is_a_valid_answer_to_mqtt() {
         format!(" \x03\0\0\0{late}"),
         "HTTQ/1.1 408 Request Timeout\r\n\r\n".to_string(),
     ] {
-        assert!(mqtt(&wrong).is_some(), "{wrong:?}");
+        assert!(mqtt(&malformed).is_some(), "{malformed:?}");
     }
 }
 
 #[test]
 fn only_malformed_packets_are_reported() {
-    let mqtt = |bytes: &[u8]| judged(Protocol::Mqtt(Version::V5), &[], bytes);
+    let mqtt = |bytes: &[u8]| find_fault(Protocol::Mqtt(Version::V5), &[], bytes);
     let connack = [0x20, 3, 0, 0, 0];
     let (pong, bye) = ([0xd0, 0], [0xe0, 0]);
     assert_eq!(mqtt(&[&connack[..], &pong, &bye].concat()), None);
-    for wrong in [
+    for malformed in [
         pong.to_vec(),
         [&connack[..], &connack].concat(),
         [&connack[..], &bye, &pong].concat(),
@@ -130,13 +128,13 @@ fn only_malformed_packets_are_reported() {
         [&connack[..], &[0xd0, 1, 0]].concat(),
         [&connack[..], &[0x40, 2, 0, 0]].concat(),
     ] {
-        assert!(mqtt(&wrong).is_some(), "{wrong:02x?}");
+        assert!(mqtt(&malformed).is_some(), "{malformed:02x?}");
     }
 }
 
 #[test]
 fn malformed_http_2_frames_are_reported() {
-    let http2 = |bytes: &[u8]| judged(Protocol::Http2, &[], bytes);
+    let http2 = |bytes: &[u8]| find_fault(Protocol::Http2, &[], bytes);
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let ping = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";
     assert_eq!(http2(&[&settings[..], ping].concat()), None);

@@ -18,7 +18,7 @@ const BATCH: usize = 4_000;
 /// Batches that each make thousands of topics.
 pub fn topic_makers(random: &mut Random) -> Script {
     let first = random.below(1_000_000);
-    let kind = [("Content-Type", "application/x-ndjson")];
+    let content_type = [("Content-Type", "application/x-ndjson")];
     let batches = random.between(2, 5);
     let mut steps: Vec<Step> = (0..batches)
         .map(|batch| {
@@ -27,7 +27,7 @@ pub fn topic_makers(random: &mut Random) -> Script {
                 let _ = writeln!(lines, "{{\"topic\":\"evil/made/{n}\",\"data\":\"x\"}}");
                 lines
             });
-            Step::Send(ask("POST", "/pub", &kind, lines.as_bytes()))
+            Step::Send(ask("POST", "/pub", &content_type, lines.as_bytes()))
         })
         .collect();
     steps.push(Step::Await(batches, 10_000));
@@ -47,33 +47,38 @@ pub fn followers(random: &mut Random) -> Script {
 }
 
 /// Number of topics that [`log_fillers`] publish to. Each topic keeps 256 KiB by default, so together they exceed the memory of all logs.
-const FILLED: usize = 400;
+const FILLED_TOPICS: usize = 400;
 
 /// Batches of messages to many topics, and retained messages beside them. Together they exceed the memory of all logs.
 pub fn log_fillers(random: &mut Random) -> Script {
-    let data = "x".repeat(random.one(&[200, 900]));
-    let kind = [("Content-Type", "application/x-ndjson")];
+    let data = "x".repeat(random.pick(&[200, 900]));
+    let content_type = [("Content-Type", "application/x-ndjson")];
     let batches = random.between(8, 14);
     let mut steps = Vec::new();
     for batch in 1..=batches {
         let lines = (0..1_500_000 / (data.len() + 60)).fold(String::new(), |mut lines, _| {
-            let topic = random.below(FILLED);
+            let topic = random.below(FILLED_TOPICS);
             let _ = writeln!(
                 lines,
                 "{{\"topic\":\"evil/fill/{topic}\",\"data\":\"{data}\"}}"
             );
             lines
         });
-        steps.push(Step::Send(ask("POST", "/pub", &kind, lines.as_bytes())));
+        steps.push(Step::Send(ask(
+            "POST",
+            "/pub",
+            &content_type,
+            lines.as_bytes(),
+        )));
         steps.push(Step::Await(batch, 10_000));
     }
     Script {
-        beside: Some(Arc::new(retaining(random))),
+        beside: Some(Arc::new(retain_many(random))),
         ..Script::new("", Protocol::Http, steps)
     }
 }
 
-fn retaining(random: &mut Random) -> Script {
+fn retain_many(random: &mut Random) -> Script {
     let version = mqtt::version(random);
     let mut steps = vec![
         Step::Send(mqtt::connect_as(random, version, "evil-7")),
@@ -96,11 +101,11 @@ pub fn long_lists(random: &mut Random) -> Script {
         Step::Send(mqtt::connect_as(random, version, "evil-7")),
         Step::Await(1, 2_000),
     ];
-    let end = random.one(&["", "/+"]);
+    let suffix = random.pick(&["", "/+"]);
     let packets = random.between(40, 70);
     for packet in 1..=packets {
         let names: Vec<String> = (0..60)
-            .map(|n| format!("evil/list/{}{end}", packet * 60 + n))
+            .map(|n| format!("evil/list/{}{suffix}", packet * 60 + n))
             .collect();
         let filters: Vec<&str> = names.iter().map(String::as_str).collect();
         steps.push(Step::Send(mqtt::subscribe_to(version, packet, &filters, 0)));
@@ -115,13 +120,13 @@ pub fn long_lists(random: &mut Random) -> Script {
 /// WebSockets that read nothing, and large messages to all of them. One publisher beside them sends the messages, or each of them does.
 pub fn deaf_publishers(random: &mut Random) -> Script {
     match random.below(2) {
-        0 => deaf_beside_one(random),
-        _ => deaf_to_each_other(random),
+        0 => silent_readers_and_one_publisher(random),
+        _ => silent_readers_that_publish(random),
     }
 }
 
 /// Sends three messages: as much as the kernel buffers for a socket that is not read.
-fn deaf_beside_one(random: &mut Random) -> Script {
+fn silent_readers_and_one_publisher(random: &mut Random) -> Script {
     let topic = format!("evil/deaf/{}", random.below(40));
     let wait_ms = random.between(500, 2_000) as u64;
     let large = ask(
@@ -146,16 +151,16 @@ fn deaf_beside_one(random: &mut Random) -> Script {
         Step::Wait(wait_ms + 1_500),
     ];
     Script {
-        sockets: random.one(&[200, 400]),
+        sockets: random.pick(&[200, 400]),
         linger_ms: 0,
         beside: Some(Arc::new(publisher)),
         ..Script::new("", Protocol::Http, steps)
     }
 }
 
-fn deaf_to_each_other(random: &mut Random) -> Script {
+fn silent_readers_that_publish(random: &mut Random) -> Script {
     let target = format!("/pubsub/evil/{}?since=live", random.below(40));
-    let size = random.one(&[300_000, 900_000]);
+    let size = random.pick(&[300_000, 900_000]);
     let message = frame(Opcode::Text, &vec![b'x'; size]);
     let large = Send::new(format!("a message of {size}"), message).times(3);
     let steps = vec![
@@ -178,15 +183,15 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
     let topic = format!("evil/wide/{}", random.below(4));
     let wait_ms = random.between(500, 2_000) as u64;
     let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
-    let kind = [("Content-Type", "application/x-ndjson")];
+    let content_type = [("Content-Type", "application/x-ndjson")];
     let batch = ask(
         "POST",
         "/pub",
-        &kind,
-        line.repeat(random.one(&[1, 100])).as_bytes(),
+        &content_type,
+        line.repeat(random.pick(&[1, 100])).as_bytes(),
     );
     let publishers = Script {
-        sockets: random.one(&[1, 20]),
+        sockets: random.pick(&[1, 20]),
         ..Script::new(
             "",
             Protocol::Http,
@@ -204,7 +209,7 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
         Step::Wait(wait_ms + 8_000),
     ];
     Script {
-        sockets: random.one(&[200, 400]),
+        sockets: random.pick(&[200, 400]),
         linger_ms: 0,
         beside: Some(Arc::new(publishers)),
         ..Script::new("", Protocol::Http, steps)
@@ -215,7 +220,7 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
 pub fn made_up_tokens(random: &mut Random) -> Script {
     // The base64 of {"alg":"HS256"} and of {"sub":"eve"}.
     let head = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJldmUifQ.";
-    let size = random.one(&[100, 4_000, 60_000]);
+    let size = random.pick(&[100, 4_000, 60_000]);
     let steps = (0..random.between(10, 30)).map(|n| {
         let stem = random.below(1 << 30);
         let token = format!("{head}{stem:08x}{n:04}{}", "A".repeat(size));
@@ -223,15 +228,15 @@ pub fn made_up_tokens(random: &mut Random) -> Script {
         Step::Send(ask("GET", "/pub/evil/1", &headers, b""))
     });
     let steps: Vec<Step> = steps.collect();
-    let asked = steps.len();
+    let count = steps.len();
     Script {
-        sockets: random.one(&[1, 20]),
+        sockets: random.pick(&[1, 20]),
         ..Script::new(
             "",
             Protocol::Http,
             steps
                 .into_iter()
-                .chain([Step::Await(asked, 10_000)])
+                .chain([Step::Await(count, 10_000)])
                 .collect(),
         )
     }
@@ -240,18 +245,18 @@ pub fn made_up_tokens(random: &mut Random) -> Script {
 /// Strangers that hold connections of the admin port: silent, with half a head, or with requests. The judge asks there too, as the operator
 /// does, from an address of its own.
 pub fn admin_strangers(random: &mut Random) -> Script {
-    let whole = ask(
+    let request = ask(
         "GET",
-        random.one(&["/metrics", "/", "/api/v1/status", "/none"]),
+        random.pick(&["/metrics", "/", "/api/v1/status", "/none"]),
         &[],
         b"",
     );
-    let mut half = whole.clone();
-    half.bytes = half.bytes[..half.bytes.len() - 3].into();
+    let mut partial_request = request.clone();
+    partial_request.bytes = partial_request.bytes[..partial_request.bytes.len() - 3].into();
     let steps = match random.below(3) {
         0 => vec![],
-        1 => vec![Step::Send(half)],
-        _ => vec![Step::Send(whole.times(random.one(&[1, 20])))],
+        1 => vec![Step::Send(partial_request)],
+        _ => vec![Step::Send(request.times(random.pick(&[1, 20])))],
     };
     let wait = Step::Wait(random.between(1_000, 6_000) as u64);
     Script {

@@ -1,8 +1,8 @@
 //! Plays the attackers' scripts. The seed determines the scripts and the order in which they begin; the machine determines how they
 //! interleave.
 //!
-//! One thread looks at all connections in turn, without a readiness system call: a look at a silent socket costs less than a microsecond.
-//! Connections that stay silent are looked at less often.
+//! One thread polls all connections in turn, without a readiness system call: to poll a silent socket costs less than a microsecond.
+//! Connections that stay silent are polled less often.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,22 +22,28 @@ pub const OPEN_MAX: usize = 500;
 const SCRIPTS_MAX: usize = 40;
 /// Time between the starts of two scripts.
 const PACE: Duration = Duration::from_millis(15);
-/// Time between two looks at a silent connection. The longer a connection is silent, the longer the time.
-const LOOK: [Duration; 3] = [
+/// Time between two turns of a silent connection. The longer a connection is silent, the longer the time.
+const TURN_INTERVALS: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
     Duration::from_millis(20),
 ];
 /// How many of the scripts that started last are shown after a failure.
-const SHOWN: usize = 12;
+const SHOWN_SCRIPTS: usize = 12;
 
-/// A script with its seed and its number.
-type Named = ((u64, u64), Arc<Script>);
+/// The script with this number, of this seed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ScriptId {
+    seed: u64,
+    number: u64,
+}
+
+type NumberedScript = (ScriptId, Arc<Script>);
 
 /// The state of the attack, as far as the judge sees it.
 #[derive(Default)]
-pub struct Stage {
-    pub stop: AtomicBool,
+pub struct AttackState {
+    pub must_stop: AtomicBool,
     log: Mutex<Log>,
 }
 
@@ -46,32 +52,32 @@ struct Log {
     begun: u64,
     opened: u64,
     open: usize,
-    last: VecDeque<Named>,
+    newest: VecDeque<NumberedScript>,
 }
 
-impl Stage {
+impl AttackState {
     /// The numbers of started scripts, opened connections, and open connections.
     pub fn counts(&self) -> (u64, u64, usize) {
-        let log = self.log.lock().expect("the stage");
+        let log = self.log.lock().expect("the lock");
         (log.begun, log.opened, log.open)
     }
 
     /// The scripts that started last, for the report of a failure.
-    pub fn last(&self) -> String {
-        let log = self.log.lock().expect("the stage");
+    pub fn describe_newest(&self) -> String {
+        let log = self.log.lock().expect("the lock");
         let mut text = String::new();
-        for ((seed, number), script) in log.last.iter().rev() {
+        for (ScriptId { seed, number }, script) in log.newest.iter().rev() {
             let _ = writeln!(text, "script {number} of seed {seed}, {script}");
         }
         text
     }
 }
 
-struct Playing {
+struct OpenConnection {
     connection: Connection,
-    name: (u64, u64),
-    look_at: Instant,
-    silent: usize,
+    script_id: ScriptId,
+    next_turn_at: Instant,
+    idle_turns: usize,
 }
 
 /// Scripts of one seed.
@@ -93,18 +99,18 @@ pub struct Player {
 }
 
 impl Player {
-    /// Plays until the stage says stop, then closes all connections.
-    pub fn play(&self, stage: &Stage, tally: &Tally) {
-        let mut playing: Vec<Playing> = Vec::new();
+    /// Plays until `attack.must_stop`, then closes all connections.
+    pub fn play(&self, attack: &AttackState, tally: &Tally) {
+        let mut open_connections: Vec<OpenConnection> = Vec::new();
         let mut scripts = self.scripts();
         let mut next = scripts.next();
-        let mut waiting: VecDeque<Named> = VecDeque::new();
+        let mut waiting: VecDeque<NumberedScript> = VecDeque::new();
         let mut next_at = Instant::now();
         let mut buffer = vec![0; 64 << 10];
-        while !stage.stop.load(Ordering::Relaxed) {
+        while !attack.must_stop.load(Ordering::Relaxed) {
             let now = Instant::now();
-            let room = waiting.is_empty() && scripts_of(&playing) < SCRIPTS_MAX;
-            if room
+            let has_room = waiting.is_empty() && count_scripts(&open_connections) < SCRIPTS_MAX;
+            if has_room
                 && now >= next_at
                 && let Some(script) = next.take()
             {
@@ -113,46 +119,47 @@ impl Player {
                 next_at = now + PACE;
             }
             if let Some((_, script)) = waiting.front()
-                && playing.len() + script.sockets <= OPEN_MAX
-                && let Some((name, script)) = waiting.pop_front()
+                && open_connections.len() + script.sockets <= OPEN_MAX
+                && let Some((script_id, script)) = waiting.pop_front()
             {
-                self.begin(name, &script, &mut playing, stage);
+                self.open_connections(script_id, &script, &mut open_connections, attack);
                 if let Some(beside) = &script.beside {
-                    waiting.push_front((name, Arc::clone(beside)));
+                    waiting.push_front((script_id, Arc::clone(beside)));
                 }
             }
-            turn_all(&mut playing, &mut waiting, &mut buffer, tally);
-            stage.log.lock().expect("the stage").open = playing.len();
+            run_due_turns(&mut open_connections, &mut waiting, &mut buffer, tally);
+            attack.log.lock().expect("the lock").open = open_connections.len();
             std::thread::sleep(Duration::from_millis(1));
         }
-        stage.log.lock().expect("the stage").open = 0;
+        attack.log.lock().expect("the lock").open = 0;
     }
 
     /// All scripts in their order, each with its seed and number.
-    fn scripts(&self) -> impl Iterator<Item = Named> {
+    fn scripts(&self) -> impl Iterator<Item = NumberedScript> {
         self.sources.iter().flat_map(|source| {
             let numbers = 0..source.scripts.unwrap_or(u64::MAX);
             numbers.map(|number| {
                 let script = source.kinds.script(source.seed, number);
-                ((source.seed, number), Arc::new(script))
+                let seed = source.seed;
+                (ScriptId { seed, number }, Arc::new(script))
             })
         })
     }
 
-    fn begin(
+    fn open_connections(
         &self,
-        name: (u64, u64),
+        script_id: ScriptId,
         script: &Arc<Script>,
-        playing: &mut Vec<Playing>,
-        stage: &Stage,
+        open_connections: &mut Vec<OpenConnection>,
+        attack: &AttackState,
     ) {
         {
-            let mut log = stage.log.lock().expect("the stage");
+            let mut log = attack.log.lock().expect("the lock");
             log.begun += 1;
             log.opened += script.sockets as u64;
-            log.last.push_back((name, Arc::clone(script)));
-            if log.last.len() > SHOWN {
-                log.last.pop_front();
+            log.newest.push_back((script_id, Arc::clone(script)));
+            if log.newest.len() > SHOWN_SCRIPTS {
+                log.newest.pop_front();
             }
         }
         let to = match script.port {
@@ -160,61 +167,66 @@ impl Player {
             Port::Admin => self.admin,
         };
         for _ in 0..script.sockets {
-            if stage.stop.load(Ordering::Relaxed) {
+            if attack.must_stop.load(Ordering::Relaxed) {
                 return;
             }
             // A connection that fails is ignored here. Other checks find out whether the server accepts connections.
             if let Ok(connection) = Connection::open(script, to, &self.tls) {
-                playing.push(Playing {
+                open_connections.push(OpenConnection {
                     connection,
-                    name,
-                    look_at: Instant::now(),
-                    silent: 0,
+                    script_id,
+                    next_turn_at: Instant::now(),
+                    idle_turns: 0,
                 });
             }
         }
     }
 }
 
-fn scripts_of(playing: &[Playing]) -> usize {
-    let mut names: Vec<_> = playing.iter().map(|one| one.name).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.len()
+fn count_scripts(open_connections: &[OpenConnection]) -> usize {
+    let mut ids: Vec<_> = open_connections
+        .iter()
+        .map(|current| current.script_id)
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids.len()
 }
 
-/// Looks at each connection whose time has come.
-fn turn_all(
-    playing: &mut Vec<Playing>,
-    waiting: &mut VecDeque<Named>,
+/// Runs a turn of each connection whose next turn is due.
+fn run_due_turns(
+    open_connections: &mut Vec<OpenConnection>,
+    waiting: &mut VecDeque<NumberedScript>,
     buffer: &mut [u8],
     tally: &Tally,
 ) {
     let mut at = 0;
-    while at < playing.len() {
+    while at < open_connections.len() {
         let now = Instant::now();
-        let one = &mut playing[at];
-        if now < one.look_at {
+        let current = &mut open_connections[at];
+        if now < current.next_turn_at {
             at += 1;
             continue;
         }
-        match one.connection.turn(now, buffer) {
-            Ok(Turn::Busy) => one.silent = 0,
+        match current.connection.turn(now, buffer) {
+            Ok(Turn::Busy) => current.idle_turns = 0,
             Ok(Turn::Idle) => {
-                one.look_at = now + LOOK[(one.silent / 20).min(LOOK.len() - 1)];
-                one.silent += 1;
+                current.next_turn_at =
+                    now + TURN_INTERVALS[(current.idle_turns / 20).min(TURN_INTERVALS.len() - 1)];
+                current.idle_turns += 1;
             }
             Ok(Turn::Over) => {
-                let one = playing.swap_remove(at);
-                if let Some(then) = &one.connection.script.then {
-                    waiting.push_front((one.name, Arc::clone(then)));
+                let current = open_connections.swap_remove(at);
+                if let Some(then) = &current.connection.script.then {
+                    waiting.push_front((current.script_id, Arc::clone(then)));
                 }
                 continue;
             }
             Err(fault) => {
-                let one = playing.swap_remove(at);
-                let (script, (seed, number)) = (&one.connection.script, one.name);
-                tally.fault(format!(
+                let current = open_connections.swap_remove(at);
+                let script = &current.connection.script;
+                let ScriptId { seed, number } = current.script_id;
+                tally.record_fault(format!(
                     "an answer to an attacker: {fault}
 script {number} of seed {seed}, {script}"
                 ));

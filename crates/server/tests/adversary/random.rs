@@ -7,7 +7,7 @@ pub struct Random(u64);
 
 impl Random {
     /// The numbers of one script. They do not depend on the numbers of other scripts.
-    pub fn of(seed: u64, number: u64) -> Random {
+    pub fn for_script(seed: u64, number: u64) -> Random {
         let mixed = Rng::new(seed ^ Rng::new(number.wrapping_add(1)).draw()).draw();
         Random(mixed | 1)
     }
@@ -27,7 +27,7 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    pub fn one<T: Copy>(&mut self, options: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())]
     }
 

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use crate::each::bind_attackers;
 use crate::honest;
-use crate::judge::{Memory, Metrics, bound_bytes, explained_bytes, too_late};
+use crate::judge::{MemoryDifferences, Metrics, bound_bytes, explained_bytes, late_waits};
 use crate::kinds::Kinds;
 use crate::ping::Ping;
-use crate::player::{Player, Source, Stage};
+use crate::player::{AttackState, Player, Source};
 use crate::seeds::Kept;
 use crate::server_under_attack::{LimitSize, ServerUnderAttack};
 use crate::tally::Tally;
 
 /// Time between two checks of the server.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between two progress reports of a long round.
-const PROGRESS: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// How long honest clients go on after the attackers have left.
-const ALONE: Duration = Duration::from_secs(2);
+const HONEST_ONLY: Duration = Duration::from_secs(2);
 /// Timeout until the server holds nothing of clients that left, and has given back their memory.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The number of longest waits that are reported.
 const LONGEST: usize = 3;
@@ -31,7 +31,7 @@ const LONGEST: usize = 3;
 pub struct Round<'a> {
     pub seed: u64,
     /// The server's limits.
-    pub room: LimitSize,
+    pub limits: LimitSize,
     /// The maximum time for attackers.
     pub time: Duration,
     /// The kept seeds (which once found a fault). Their scripts are played first.
@@ -39,28 +39,28 @@ pub struct Round<'a> {
     /// Only these kinds of attackers are played.
     pub only: Option<&'a str>,
     /// No attackers are played.
-    pub calm: bool,
+    pub without_attackers: bool,
     /// The attackers run on the second core, which nothing else uses.
-    pub apart: bool,
+    pub on_second_core: bool,
     /// How late a message or answer may be. The time for which the machine was held up does not count.
-    pub late: Duration,
+    pub late_max: Duration,
 }
 
 /// Measurements while attackers were there.
 #[derive(Default)]
-pub struct Seen {
+pub struct Measurements {
     pub connections: u64,
     /// How long honest clients waited for messages and answers, the shortest first. The time for which the machine was held up is
     /// deducted.
     pub waits: Vec<Duration>,
     /// The same waits without that deduction.
-    pub waits_in_all: Vec<Duration>,
+    pub waits_with_delays: Vec<Duration>,
     /// The longest waits after the deduction, with what was waited for.
     pub longest: Vec<(Duration, String)>,
-    pub memory: Memory,
+    pub memory: MemoryDifferences,
 }
 
-impl Seen {
+impl Measurements {
     /// The wait that this many percent of all waits do not exceed.
     pub fn percentile(&self, percent: usize) -> Duration {
         percentile(&self.waits, percent)
@@ -72,12 +72,12 @@ impl Seen {
     }
 
     /// Adds the measurements of another round.
-    pub fn add(&mut self, other: Seen) {
+    pub fn add(&mut self, other: Measurements) {
         self.connections += other.connections;
         self.waits.extend(other.waits);
         self.waits.sort_unstable();
-        self.waits_in_all.extend(other.waits_in_all);
-        self.waits_in_all.sort_unstable();
+        self.waits_with_delays.extend(other.waits_with_delays);
+        self.waits_with_delays.sort_unstable();
         self.longest.extend(other.longest);
         self.keep_longest();
         self.memory.add(other.memory);
@@ -95,13 +95,13 @@ impl Round<'_> {
     ///
     /// # Panics
     /// If a condition is violated. The message has a report, followed by the server's log.
-    pub fn play(&self) -> Seen {
-        let target = ServerUnderAttack::start(self.room);
-        let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
+    pub fn play(&self) -> Measurements {
+        let target = ServerUnderAttack::start(self.limits);
+        let (tally, attack, ping) = (Tally::new(), AttackState::default(), Ping::start());
         eprintln!(
             "adversary: seed {}, {:?} limits, server {}, {}",
             self.seed,
-            self.room,
+            self.limits,
             target.server.pid(),
             match &target.group {
                 Some(_) => "in a control group",
@@ -118,47 +118,51 @@ impl Round<'_> {
             address: target.server.address(),
             tls: target.tls.any_version.clone(),
         };
-        let mut memory = Memory::default();
+        let mut memory = MemoryDifferences::default();
         let judged = std::thread::scope(|scope| {
             let all = honest::start(scope, &clients, &tally);
             scope.spawn(|| {
-                if self.apart {
+                if self.on_second_core {
                     bind_attackers();
                 }
-                player.play(&stage, &tally);
+                player.play(&attack, &tally);
             });
-            let judged = self.judge(&target, &tally, &stage, &ping, all, &mut memory);
-            stage.stop.store(true, Ordering::Relaxed);
-            if judged.is_err() && target.ended().is_none() {
+            let judged = self.judge(&target, &tally, &attack, &ping, all, &mut memory);
+            attack.must_stop.store(true, Ordering::Relaxed);
+            if judged.is_err() && target.end_reason().is_none() {
                 // Kills the server, so that no client waits for it any more.
                 target.server.signal("KILL");
             }
-            tally.quiet.store(true, Ordering::Relaxed);
-            tally.finish.store(true, Ordering::Relaxed);
+            tally.must_stop_publishing.store(true, Ordering::Relaxed);
+            tally.must_finish.store(true, Ordering::Relaxed);
             judged
         });
         if let Err(faults) = judged {
-            panic!("{}", self.report(&faults, &stage));
+            panic!("{}", self.report(&faults, &attack));
         }
-        let (_, connections, _) = stage.counts();
+        let (_, connections, _) = attack.counts();
         let all = tally.waits();
-        let own =
-            |(from, took): &(Instant, Duration)| took.saturating_sub(ping.explains(*from, *took));
-        let mut waits: Vec<Duration> = all.iter().map(own).collect();
-        let mut waits_in_all: Vec<Duration> = all.into_iter().map(|(_, took)| took).collect();
+        let own_wait = |(start, duration): &(Instant, Duration)| {
+            duration.saturating_sub(ping.hold_up_within(*start, *duration))
+        };
+        let mut waits: Vec<Duration> = all.iter().map(own_wait).collect();
+        let mut waits_with_delays: Vec<Duration> =
+            all.into_iter().map(|(_, duration)| duration).collect();
         waits.sort_unstable();
-        waits_in_all.sort_unstable();
+        waits_with_delays.sort_unstable();
         let late = tally.late().into_iter();
-        let longest = late.map(|it| (own(&(it.from, it.took)), it.what)).collect();
-        let mut seen = Seen {
+        let longest = late
+            .map(|it| (own_wait(&(it.start, it.duration)), it.description))
+            .collect();
+        let mut measurements = Measurements {
             connections,
             waits,
-            waits_in_all,
+            waits_with_delays,
             longest,
             memory,
         };
-        seen.keep_longest();
-        seen
+        measurements.keep_longest();
+        measurements
     }
 
     fn sources(&self) -> Vec<Source> {
@@ -172,7 +176,7 @@ impl Round<'_> {
             kinds: Kinds::new(self.only),
             scripts: None,
         };
-        match self.calm {
+        match self.without_attackers {
             true => Vec::new(),
             false => kept.chain([fresh]).collect(),
         }
@@ -182,134 +186,146 @@ impl Round<'_> {
         &self,
         target: &ServerUnderAttack,
         tally: &Tally,
-        stage: &Stage,
+        attack: &AttackState,
         ping: &Ping,
         all: Vec<std::thread::ScopedJoinHandle<'_, ()>>,
-        memory: &mut Memory,
+        memory: &mut MemoryDifferences,
     ) -> Result<(), Vec<String>> {
         let began = Instant::now();
         let mut last_report = began;
         while began.elapsed() < self.time {
-            self.look(target, tally)?;
-            memory.look(&target.process, target.server.admin())?;
-            if last_report.elapsed() > PROGRESS {
+            self.check_invariants(target, tally)?;
+            memory.sample(&target.process, target.server.admin())?;
+            if last_report.elapsed() > PROGRESS_INTERVAL {
                 last_report = Instant::now();
-                self.progress(target, tally, stage, began);
+                self.print_progress(target, tally, attack, began);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
-        stage.stop.store(true, Ordering::Relaxed);
-        let left = Instant::now();
-        while left.elapsed() < ALONE {
-            self.look(target, tally)?;
-            std::thread::sleep(LOOK);
+        attack.must_stop.store(true, Ordering::Relaxed);
+        let attackers_left_at = Instant::now();
+        while attackers_left_at.elapsed() < HONEST_ONLY {
+            self.check_invariants(target, tally)?;
+            std::thread::sleep(CHECK_INTERVAL);
         }
-        tally.quiet.store(true, Ordering::Relaxed);
-        self.settled(target, tally, true)?;
-        tally.finish.store(true, Ordering::Relaxed);
+        tally.must_stop_publishing.store(true, Ordering::Relaxed);
+        self.await_settled(target, tally, true)?;
+        tally.must_finish.store(true, Ordering::Relaxed);
         while all.iter().any(|one| !one.is_finished()) {
-            self.look(target, tally)?;
-            std::thread::sleep(LOOK);
+            self.check_invariants(target, tally)?;
+            std::thread::sleep(CHECK_INTERVAL);
         }
-        self.settled(target, tally, false)?;
-        self.look(target, tally)?;
-        self.progress(target, tally, stage, began);
-        match too_late(tally, ping, self.late) {
+        self.await_settled(target, tally, false)?;
+        self.check_invariants(target, tally)?;
+        self.print_progress(target, tally, attack, began);
+        match late_waits(tally, ping, self.late_max) {
             late if late.is_empty() => Ok(()),
             late => Err(late),
         }
     }
 
     /// Checks the conditions that must hold all the time.
-    fn look(&self, target: &ServerUnderAttack, tally: &Tally) -> Result<(), Vec<String>> {
-        if let Some(how) = target.ended() {
-            return Err(vec![format!("the server ended: {how}")]);
+    fn check_invariants(
+        &self,
+        target: &ServerUnderAttack,
+        tally: &Tally,
+    ) -> Result<(), Vec<String>> {
+        if let Some(reason) = target.end_reason() {
+            return Err(vec![format!("the server ended: {reason}")]);
         }
-        let grown = target.process.peak_bytes();
-        let bound = bound_bytes(self.room);
-        if grown > bound {
-            let (is, may) = (mib(grown), mib(bound));
-            let description =
-                format!("the server took {is} MiB more than an empty one, not at most {may}");
+        let growth = target.process.peak_bytes();
+        let bound = bound_bytes(self.limits);
+        if growth > bound {
+            let (actual, allowed) = (mib(growth), mib(bound));
+            let description = format!(
+                "the server took {actual} MiB more than an empty one, not at most {allowed}"
+            );
             return Err(vec![description]);
         }
         match tally.faults() {
             faults if faults.is_empty() => Ok(()),
             // Clients whose connections end with the server cannot tell why. If the server has ended, that is the better reason.
-            faults => match target.ended_soon() {
-                Some(how) => Err(vec![format!("the server ended: {how}")]),
+            faults => match target.end_reason_after_delay() {
+                Some(reason) => Err(vec![format!("the server ended: {reason}")]),
                 None => Err(faults),
             },
         }
     }
 
     /// Waits for the conditions that must hold some time after the attackers, or all clients, have left.
-    fn settled(
+    fn await_settled(
         &self,
         target: &ServerUnderAttack,
         tally: &Tally,
-        honest: bool,
+        has_readers: bool,
     ) -> Result<(), Vec<String>> {
         let began = Instant::now();
         loop {
-            self.look(target, tally)?;
-            let left = match Metrics::read(target.server.admin()) {
+            self.check_invariants(target, tally)?;
+            let unsettled = match Metrics::read(target.server.admin()) {
                 None => vec!["the admin port does not answer".to_string()],
                 Some(metrics) => {
-                    let mut left = metrics.left(honest);
-                    let (grown, may) = (target.process.grown_bytes(), explained_bytes(&metrics));
-                    if grown > may {
-                        let (is, may) = (mib(grown), mib(may));
-                        left.push(format!(
-                            "it takes {is} MiB more than an empty one, not {may}; in MiB it names {}",
-                            metrics.memory()
+                    let mut unsettled = metrics.nonzero_metrics(has_readers);
+                    let (growth, allowed) =
+                        (target.process.grown_bytes(), explained_bytes(&metrics));
+                    if growth > allowed {
+                        let (actual, allowed) = (mib(growth), mib(allowed));
+                        unsettled.push(format!(
+                            "it takes {actual} MiB more than an empty one, not {allowed}; in MiB it names {}",
+                            metrics.memory_report()
                         ));
                     }
-                    left
+                    unsettled
                 }
             };
-            if left.is_empty() {
+            if unsettled.is_empty() {
                 return Ok(());
             }
-            if began.elapsed() > SETTLE {
-                let who = if honest { "the attackers" } else { "all" };
-                let when = format!("{SETTLE:?} after {who} have left:");
-                return Err([vec![when], left].concat());
+            if began.elapsed() > SETTLE_TIMEOUT {
+                let who = if has_readers { "the attackers" } else { "all" };
+                let when = format!("{SETTLE_TIMEOUT:?} after {who} have left:");
+                return Err([vec![when], unsettled].concat());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    fn progress(&self, target: &ServerUnderAttack, tally: &Tally, stage: &Stage, began: Instant) {
-        let (begun, opened, open) = stage.counts();
+    fn print_progress(
+        &self,
+        target: &ServerUnderAttack,
+        tally: &Tally,
+        attack: &AttackState,
+        began: Instant,
+    ) {
+        let (begun, opened, open) = attack.counts();
         eprintln!(
             "adversary: {} s: {begun} scripts, {opened} connections ({open} open); honest clients published {} and took {}, \
              the slowest in {} ms; memory at most {} of {} MiB",
             began.elapsed().as_secs(),
             tally.published.load(Ordering::Relaxed),
-            tally.taken.load(Ordering::Relaxed),
-            tally.worst_ms.load(Ordering::Relaxed),
+            tally.received.load(Ordering::Relaxed),
+            tally.longest_wait_ms.load(Ordering::Relaxed),
             mib(target.process.peak_bytes()),
-            mib(bound_bytes(self.room)),
+            mib(bound_bytes(self.limits)),
         );
     }
 
-    fn report(&self, faults: &[String], stage: &Stage) -> String {
+    fn report(&self, faults: &[String], attack: &AttackState) -> String {
         let seed = self.seed;
-        let again = match (self.kept, self.only) {
+        let command = match (self.kept, self.only) {
             ([], None) => format!("cargo xtask adversary --seed {seed}"),
             ([], Some(only)) => format!("cargo xtask adversary --seed {seed} --only {only}"),
             _ => format!("CRORE_ADVERSARY_SEED={seed} cargo test -p crore --test adversary"),
         };
-        let mut text = format!("seed {seed}; again: {again}\n");
+        let mut text = format!("seed {seed}; again: {command}\n");
         for fault in faults {
             let _ = writeln!(text, "  {fault}");
         }
-        let (begun, opened, _) = stage.counts();
+        let (begun, opened, _) = attack.counts();
         let _ = write!(
             text,
             "--- the last of {begun} scripts ({opened} connections), the newest first\n{}",
-            stage.last(),
+            attack.describe_newest(),
         );
         text
     }

@@ -48,17 +48,17 @@ impl LimitSize {
     /// The settings of the memory limit: as they are now, and as older builds name them, which had several limits instead of one.
     fn memory(self) -> [String; 2] {
         let mib = self.memory_bytes() >> 20;
-        let part = mib / 4;
+        let quarter = mib / 4;
         [
             format!("[limits]\nmemory_bytes = \"{mib} MiB\"\n"),
             format!(
-                "[limits]\noutbox_bytes_per_shard = \"{part} MiB\"\nreceive_bytes_per_shard = \"{part} MiB\"\n"
+                "[limits]\noutbox_bytes_per_shard = \"{quarter} MiB\"\nreceive_bytes_per_shard = \"{quarter} MiB\"\n"
             ),
         ]
     }
 
     /// The other limits that differ by size.
-    const fn limits(self) -> &'static str {
+    const fn other_limits(self) -> &'static str {
         match self {
             LimitSize::Small => SMALL,
             LimitSize::Wide => WIDE,
@@ -193,9 +193,9 @@ pub struct ServerUnderAttack {
 }
 
 impl ServerUnderAttack {
-    pub fn start(room: LimitSize) -> ServerUnderAttack {
+    pub fn start(limits: LimitSize) -> ServerUnderAttack {
         let certificates = Certificates::new();
-        let [memory, old_memory_settings] = room.memory();
+        let [memory, old_memory_settings] = limits.memory();
         let memory = match accepts_settings(&memory, &certificates) {
             true => memory,
             false => old_memory_settings,
@@ -211,15 +211,15 @@ impl ServerUnderAttack {
         };
         let settings = format!(
             "{memory}{}{http}{}\n{}\n{centrifugo}{}",
-            room.limits(),
-            room.session_expiry_s(),
-            room.access(),
+            limits.other_limits(),
+            limits.session_expiry_s(),
+            limits.access(),
             certificates.settings("handshakes_max = 1000")
         );
         let server = Server::with_admin(&settings);
         std::thread::sleep(IDLE_PAUSE);
         let process = Process::new(server.pid());
-        let limit = process.empty_bytes() + bound_bytes(room) + room.kernel_bytes();
+        let limit = process.empty_bytes() + bound_bytes(limits) + limits.kernel_bytes();
         let group = Group::around(server.pid(), limit);
         ServerUnderAttack {
             process,
@@ -231,14 +231,14 @@ impl ServerUnderAttack {
     }
 
     /// How the server ended, after a moment: clients see the end before the kernel reports it.
-    pub fn ended_soon(&self) -> Option<String> {
+    pub fn end_reason_after_delay(&self) -> Option<String> {
         std::thread::sleep(IDLE_PAUSE);
-        self.ended()
+        self.end_reason()
     }
 
     /// How the server ended. `None` while it runs.
-    pub fn ended(&self) -> Option<String> {
-        let reason = self.process.ended()?;
+    pub fn end_reason(&self) -> Option<String> {
+        let reason = self.process.end_reason()?;
         match self.group.as_ref().map_or(0, Group::kills) {
             0 => Some(reason),
             kills => Some(format!(

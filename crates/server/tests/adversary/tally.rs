@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 /// The maximum of faults that are kept. More say nothing new.
 const FAULTS_MAX: usize = 20;
 /// Waits that are longer are noted, and judged later together with the hold-ups of the machine in that time.
-const NOTED: Duration = Duration::from_millis(50);
+const LATE_MIN: Duration = Duration::from_millis(50);
 
 /// A message or an answer that took long.
 #[derive(Clone)]
 pub struct Late {
-    pub what: String,
-    pub from: Instant,
-    pub took: Duration,
+    pub description: String,
+    pub start: Instant,
+    pub duration: Duration,
 }
 
 /// The results of a round, which all its clients share.
@@ -24,16 +24,16 @@ pub struct Tally {
     faults: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
     waits: Mutex<Vec<(Instant, Duration)>>,
-    ends: Mutex<BTreeMap<String, u64>>,
+    last_numbers: Mutex<BTreeMap<String, u64>>,
     /// Tells the publishers to stop.
-    pub quiet: AtomicBool,
+    pub must_stop_publishing: AtomicBool,
     /// Tells the readers to read what is still due, and then to end.
-    pub finish: AtomicBool,
-    pub ready: AtomicU64,
+    pub must_finish: AtomicBool,
+    pub ready_readers: AtomicU64,
     pub published: AtomicU64,
-    pub taken: AtomicU64,
+    pub received: AtomicU64,
     /// The longest wait, in milliseconds.
-    pub worst_ms: AtomicU64,
+    pub longest_wait_ms: AtomicU64,
 }
 
 impl Tally {
@@ -43,17 +43,17 @@ impl Tally {
             faults: Mutex::default(),
             late: Mutex::default(),
             waits: Mutex::default(),
-            ends: Mutex::default(),
-            quiet: AtomicBool::new(false),
-            finish: AtomicBool::new(false),
-            ready: AtomicU64::new(0),
+            last_numbers: Mutex::default(),
+            must_stop_publishing: AtomicBool::new(false),
+            must_finish: AtomicBool::new(false),
+            ready_readers: AtomicU64::new(0),
             published: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-            worst_ms: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            longest_wait_ms: AtomicU64::new(0),
         }
     }
 
-    pub fn fault(&self, description: String) {
+    pub fn record_fault(&self, description: String) {
         let mut faults = self.faults.lock().expect("the faults");
         if faults.len() < FAULTS_MAX {
             faults.push(format!(
@@ -76,18 +76,21 @@ impl Tally {
         self.late.lock().expect("what was late").clone()
     }
 
-    /// Records a wait from `from` to now.
-    pub fn took(&self, description: impl FnOnce() -> String, from: Instant) {
-        let took = from.elapsed();
-        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.worst_ms.fetch_max(ms, Ordering::Relaxed);
-        self.waits.lock().expect("the waits").push((from, took));
-        if took > NOTED {
+    /// Records a wait from `start` to now.
+    pub fn record_wait(&self, description: impl FnOnce() -> String, start: Instant) {
+        let duration = start.elapsed();
+        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        self.longest_wait_ms.fetch_max(ms, Ordering::Relaxed);
+        self.waits
+            .lock()
+            .expect("the waits")
+            .push((start, duration));
+        if duration > LATE_MIN {
             let description = description();
             let late = Late {
-                what: description,
-                from,
-                took,
+                description,
+                start,
+                duration,
             };
             self.late.lock().expect("what was late").push(late);
         }
@@ -100,44 +103,49 @@ impl Tally {
     }
 
     /// Sets the number of the last message published to a topic.
-    pub fn ended(&self, topic: &str, last: u64) {
-        self.ends
+    pub fn set_last_number(&self, topic: &str, last: u64) {
+        self.last_numbers
             .lock()
             .expect("the ends")
             .insert(topic.to_string(), last);
     }
 
     /// The first topic whose last message is not known, or was not seen. `None` if all messages were seen.
-    fn missing(&self, seen: &BTreeMap<String, u64>) -> Option<String> {
-        let ends = self.ends.lock().expect("the ends");
-        let mut missing = seen
-            .iter()
-            .filter_map(|(topic, seen)| match ends.get(topic) {
-                Some(last) if last == seen => None,
-                Some(last) => Some(format!("{topic}: {seen} of {last}")),
-                None => Some(format!("{topic}: nobody said where it ends")),
-            });
+    fn missing(&self, last_seen: &BTreeMap<String, u64>) -> Option<String> {
+        let last_numbers = self.last_numbers.lock().expect("the ends");
+        let mut missing =
+            last_seen
+                .iter()
+                .filter_map(|(topic, last_seen)| match last_numbers.get(topic) {
+                    Some(last) if last == last_seen => None,
+                    Some(last) => Some(format!("{topic}: {last_seen} of {last}")),
+                    None => Some(format!("{topic}: nobody said where it ends")),
+                });
         missing.next()
     }
 }
 
 /// The messages that one reader has seen of its topics.
-pub struct Follower<'a> {
+pub struct SequenceCheck<'a> {
     tally: &'a Tally,
     pub name: &'static str,
-    seen: BTreeMap<String, u64>,
+    last_seen: BTreeMap<String, u64>,
 }
 
-impl<'a> Follower<'a> {
-    pub fn new(tally: &'a Tally, name: &'static str, topics: &[&str]) -> Follower<'a> {
-        let seen = topics.iter().map(|topic| (topic.to_string(), 0)).collect();
-        Follower { tally, name, seen }
+impl<'a> SequenceCheck<'a> {
+    pub fn new(tally: &'a Tally, name: &'static str, topics: &[&str]) -> SequenceCheck<'a> {
+        let last_seen = topics.iter().map(|topic| (topic.to_string(), 0)).collect();
+        SequenceCheck {
+            tally,
+            name,
+            last_seen,
+        }
     }
 
     /// Checks a received message.
-    pub fn take(&mut self, payload: &[u8]) {
+    pub fn receive(&mut self, payload: &[u8]) {
         if let Err(fault) = self.check(payload) {
-            self.tally.fault(format!("{}: {fault}", self.name));
+            self.tally.record_fault(format!("{}: {fault}", self.name));
         }
     }
 
@@ -148,36 +156,37 @@ impl<'a> Follower<'a> {
         let topic = word()?;
         let number: u64 = word()?.parse().map_err(|_| "no number".to_string())?;
         let sent_us: u64 = word()?.parse().map_err(|_| "no time".to_string())?;
-        let seen = self.seen.get_mut(topic).ok_or(format!(
+        let last_seen = self.last_seen.get_mut(topic).ok_or(format!(
             "a message of {topic:.80}, which it did not ask for"
         ))?;
-        let due = *seen + 1;
+        let expected = *last_seen + 1;
         // Errors of later messages are counted from here on, so that one loss is reported once.
-        *seen = number.max(*seen);
+        *last_seen = number.max(*last_seen);
         match number {
-            number if number == due => {}
-            number if number > due => {
-                return Err(format!("{topic}: {due} to {} are lost", number - 1));
+            number if number == expected => {}
+            number if number > expected => {
+                return Err(format!("{topic}: {expected} to {} are lost", number - 1));
             }
             number => {
                 return Err(format!(
-                    "{topic}: {number} came again, or late: {due} was due"
+                    "{topic}: {number} came again, or late: {expected} was due"
                 ));
             }
         }
-        self.tally.taken.fetch_add(1, Ordering::Relaxed);
+        self.tally.received.fetch_add(1, Ordering::Relaxed);
         let sent = self.tally.began + Duration::from_micros(sent_us);
         self.tally
-            .took(|| format!("{}: {topic} {number}", self.name), sent);
+            .record_wait(|| format!("{}: {topic} {number}", self.name), sent);
         Ok(())
     }
 
     /// Whether the reader has all messages. It knows that only when nothing more is published.
     pub fn is_done(&self) -> bool {
-        self.tally.finish.load(Ordering::Relaxed) && self.tally.missing(&self.seen).is_none()
+        self.tally.must_finish.load(Ordering::Relaxed)
+            && self.tally.missing(&self.last_seen).is_none()
     }
 
     pub fn missing(&self) -> Option<String> {
-        self.tally.missing(&self.seen)
+        self.tally.missing(&self.last_seen)
     }
 }

@@ -36,7 +36,7 @@ pub fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
 }
 
 fn random_handshake_extras(random: &mut Random) -> &'static [(&'static str, &'static str)] {
-    random.one::<&[(&str, &str)]>(&[
+    random.pick::<&[(&str, &str)]>(&[
         &[],
         &[("Sec-WebSocket-Protocol", "ws+meta.nchan")],
         &[("Sec-WebSocket-Extensions", "permessage-deflate")],
@@ -47,8 +47,8 @@ fn random_handshake_extras(random: &mut Random) -> &'static [(&'static str, &'st
     ])
 }
 
-fn target(random: &mut Random) -> String {
-    let path = random.one(&[
+fn random_target(random: &mut Random) -> String {
+    let path = random.pick(&[
         "/sub",
         "/sub",
         "/sub",
@@ -81,18 +81,18 @@ pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
         let index = random.below(fields.len());
         match random.below(3) {
             0 if fields.len() > 1 => drop(fields.remove(index)),
-            1 => fields[index].1 = random.one(&["", "8", "h2c", "AAAA", "close, Upgrade"]),
+            1 => fields[index].1 = random.pick(&["", "8", "h2c", "AAAA", "close, Upgrade"]),
             _ => fields.extend(random_handshake_extras(random)),
         }
     }
-    let method = random.one(&["GET", "GET", "GET", "HEAD", "POST"]);
+    let method = random.pick(&["GET", "GET", "GET", "HEAD", "POST"]);
     ask(method, target, &fields, b"")
 }
 
 /// Valid and invalid upgrades, and bytes that may follow them.
 pub fn upgrades(random: &mut Random) -> Script {
-    let target = target(random);
-    let mut steps = vec![Step::Send(broken_upgrade(random, &target))];
+    let random_target = random_target(random);
+    let mut steps = vec![Step::Send(broken_upgrade(random, &random_target))];
     if random.one_in(2) {
         steps.push(Step::Await(1, 300));
     }
@@ -101,9 +101,9 @@ pub fn upgrades(random: &mut Random) -> Script {
 }
 
 fn any_frame(random: &mut Random) -> Send {
-    let size = random.one(&[0, 1, 30, 126, 5_000, 70_000]);
-    let payload = vec![random.one(b"a{\xff"); size];
-    let opcode = random.one(&[Opcode::Text, Opcode::Binary]);
+    let size = random.pick(&[0, 1, 30, 126, 5_000, 70_000]);
+    let payload = vec![random.pick(b"a{\xff"); size];
+    let opcode = random.pick(&[Opcode::Text, Opcode::Binary]);
     let (label, bytes) = match random.below(12) {
         0..=5 => ("a message", frame(opcode, &payload)),
         6 => {
@@ -139,9 +139,9 @@ fn any_frame(random: &mut Random) -> Send {
 }
 
 /// A valid upgrade, and then frames.
-pub fn walk(random: &mut Random) -> Script {
+pub fn frames_after_upgrade(random: &mut Random) -> Script {
     let mut steps = vec![Step::Send(upgrade(
-        &target(random),
+        &random_target(random),
         random_handshake_extras(random),
     ))];
     if random.one_in(2) {
@@ -149,7 +149,7 @@ pub fn walk(random: &mut Random) -> Script {
     }
     for _ in 0..random.between(0, 8) {
         let send = any_frame(random);
-        let piece = random.one(&[0, 0, 0, 1_000]);
+        let piece = random.pick(&[0, 0, 0, 1_000]);
         steps.push(Step::Send(send.in_pieces(piece, 0)));
         if random.one_in(4) {
             steps.push(Step::Wait(random.between(1, 200) as u64));

@@ -70,8 +70,8 @@ fn bytes_of_an_argument_are_published_as_they_are() {
         let error_text = String::from_utf8_lossy(&published.stderr);
         assert!(published.status.success(), "{error_text}");
     }
-    let kept = output(&mut crore(&["history", "a", "--server", &url]));
-    assert_eq!(kept.stdout, b"\xff\xfe\n\xff\xfe\n");
+    let history = output(&mut crore(&["history", "a", "--server", &url]));
+    assert_eq!(history.stdout, b"\xff\xfe\n\xff\xfe\n");
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn message_may_come_from_a_file_or_stdin() {
     drop(stdin);
     let of_pipe = await_output(child);
     assert!(of_pipe.status.success(), "{}", text(&of_pipe.stderr));
-    let kept = output(&mut crore(&["history", "a", "--server", &url]));
-    assert_eq!(kept.stdout, b"of a file\0\nof a pipe\n");
+    let history = output(&mut crore(&["history", "a", "--server", &url]));
+    assert_eq!(history.stdout, b"of a file\0\nof a pipe\n");
     std::fs::remove_file(file).expect("it is there");
     // `@ann hello` names a file. If the file does not exist, the error says how to send the text itself.
     let missing = output(&mut crore(&["pub", "a", "@ann hello", "--server", &url]));

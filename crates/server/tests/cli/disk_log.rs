@@ -11,7 +11,7 @@ use crate::support::state::State;
 use crate::{run, text};
 
 /// The state directory of a server that was killed.
-fn left() -> State {
+fn stopped_log() -> State {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "chat/a", "first");
@@ -55,8 +55,8 @@ fn segment(state: &State) -> PathBuf {
 /// The place of these bytes in the segment.
 fn find(state: &State, needle: &[u8]) -> usize {
     let bytes = std::fs::read(segment(state)).expect("the segment");
-    let found = bytes.windows(needle.len()).position(|it| it == needle);
-    found.expect("they are in the log")
+    let position = bytes.windows(needle.len()).position(|it| it == needle);
+    position.expect("they are in the log")
 }
 
 fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -67,23 +67,23 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 /// All paths below a directory, with the sizes of the files.
 fn listing(directory: &Path) -> Vec<(PathBuf, u64)> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         let meta = path.metadata().expect("metadata");
         if meta.is_dir() {
-            found.extend(listing(&path));
+            files.extend(listing(&path));
         }
-        found.push((path, meta.len()));
+        files.push((path, meta.len()));
     }
-    found.sort();
-    found
+    files.sort();
+    files
 }
 
 #[test]
 fn every_record_is_dumped_with_its_message() {
-    let state = left();
-    let before = listing(&state.directory);
+    let state = stopped_log();
+    let files_before = listing(&state.directory);
     let output = log("dump", &state.directory, &["--json", "--topic", "chat/#"]);
     assert_eq!(output.status.code(), Some(0));
     let rows = lines(&output);
@@ -126,16 +126,16 @@ fn every_record_is_dumped_with_its_message() {
             .contains("once")
     );
     // The path of the log itself works like that of the state directory.
-    let all = log("dump", &state.directory.join("log"), &["--json"]);
+    let records = log("dump", &state.directory.join("log"), &["--json"]);
     assert!(
-        lines(&all)
+        lines(&records)
             .iter()
             .any(|row| row["kind"] == "delete" && row["topic"] == "news")
     );
     let partition = rows[0]["partition"].to_string();
     let of_one = log("dump", &state.directory, &["--partition", &partition]);
     let report = text(&of_one.stdout);
-    let expected = lines(&all)
+    let expected = lines(&records)
         .iter()
         .filter(|row| row["partition"] == rows[0]["partition"])
         .count();
@@ -147,12 +147,16 @@ fn every_record_is_dumped_with_its_message() {
         "{report}"
     );
     assert!(report.contains(" kind=publish topic=\"chat/"), "{report}");
-    assert_eq!(listing(&state.directory), before, "nothing is changed");
+    assert_eq!(
+        listing(&state.directory),
+        files_before,
+        "nothing is changed"
+    );
 }
 
 #[test]
 fn log_report_has_segments_base_partitions_and_totals() {
-    let state = left();
+    let state = stopped_log();
     let found = json(&log("inspect", &state.directory, &["--json"]));
     assert_eq!(found["identity"].as_str().map(str::len), Some(16));
     assert_eq!(found["segments"][0]["segment"], 1);
@@ -199,7 +203,7 @@ fn log_report_has_segments_base_partitions_and_totals() {
 
 #[test]
 fn one_changed_byte_is_found_with_its_segment_and_byte() {
-    let state = left();
+    let state = stopped_log();
     assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
     let offset = find(&state, b"needle");
     change(&segment(&state), |bytes| bytes[offset] ^= 1);
@@ -257,8 +261,8 @@ fn a_log_that_was_longer_is_damaged() {
     server.kill();
     assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
     let offset = find(&state, b"needle");
-    let whole = std::fs::read(segment(&state)).expect("the segment");
-    std::fs::write(segment(&state), &whole[..offset]).expect("the segment");
+    let undamaged = std::fs::read(segment(&state)).expect("the segment");
+    std::fs::write(segment(&state), &undamaged[..offset]).expect("the segment");
     let cut = log("verify", &state.directory, &[]);
     std::fs::remove_file(segment(&state)).expect("the segment");
     let deleted = log("verify", &state.directory, &[]);
@@ -279,7 +283,7 @@ fn a_log_that_was_longer_is_damaged() {
 
 #[test]
 fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
-    let state = left();
+    let state = stopped_log();
     Server::with(&state.settings()).stop();
     let document = state.base().join("home-1.state");
     let original = std::fs::read(&document).expect("a document");
@@ -304,7 +308,7 @@ fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
 
 #[test]
 fn missing_newer_and_linked_segments_are_reported() {
-    let state = left();
+    let state = stopped_log();
     let other = state.directory.join("log/segment-0000000003.log");
     std::fs::copy(segment(&state), &other).expect("a copy");
     let output = log("verify", &state.directory, &[]);
@@ -320,10 +324,10 @@ fn missing_newer_and_linked_segments_are_reported() {
     for order in ["inspect", "verify", "dump"] {
         let output = log(order, &state.directory, &[]);
         assert_eq!(output.status.code(), Some(2), "{order}");
-        let why = text(&output.stderr);
+        let error_text = text(&output.stderr);
         assert!(
-            why.starts_with("crore: ") && why.contains("is no ordinary file"),
-            "{why}"
+            error_text.starts_with("crore: ") && error_text.contains("is no ordinary file"),
+            "{error_text}"
         );
     }
     std::fs::remove_file(&link).expect("the link");
@@ -344,10 +348,10 @@ fn a_directory_without_a_log_ends_with_2() {
             let output = log(order, &empty.directory, &[]);
             assert_eq!(output.status.code(), Some(2), "{order}");
             assert!(output.stdout.is_empty());
-            let why = text(&output.stderr);
+            let error_text = text(&output.stderr);
             assert!(
-                why.contains(empty.directory.to_str().expect("text")),
-                "{why}"
+                error_text.contains(empty.directory.to_str().expect("text")),
+                "{error_text}"
             );
         }
     }

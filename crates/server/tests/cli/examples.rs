@@ -24,13 +24,13 @@ const STREAM_S: &str = "2";
 #[derive(Default)]
 struct Example {
     command: String,
-    shown: Vec<String>,
+    printed_lines: Vec<String>,
 }
 
 /// The blocks of a page to run, each with its place on the page.
 fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
-    let mut found = Vec::new();
-    let mut before: Vec<Example> = Vec::new();
+    let mut actual = Vec::new();
+    let mut previous: Vec<Example> = Vec::new();
     let mut lines = text.lines().zip(1..);
     let mut is_left_out = false;
     while let Some((line, number)) = lines.next() {
@@ -40,9 +40,9 @@ fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
                 .strip_prefix(name)
         };
         if let Some(command) = comment("before: ") {
-            before.push(Example {
+            previous.push(Example {
                 command: command.to_string(),
-                shown: Vec::new(),
+                printed_lines: Vec::new(),
             });
         }
         is_left_out |= comment("not run: ").is_some();
@@ -54,18 +54,18 @@ fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
             .map(|(line, _)| line)
             .take_while(|line| !line.starts_with("```"))
             .collect();
-        let mut examples = std::mem::take(&mut before);
+        let mut examples = std::mem::take(&mut previous);
         for line in block {
             match (line.strip_prefix("$ "), examples.last_mut()) {
                 (Some(command), _) => examples.push(Example {
                     command: command.to_string(),
-                    shown: Vec::new(),
+                    printed_lines: Vec::new(),
                 }),
                 (None, Some(example)) if example.command.ends_with('\\') => {
                     example.command.truncate(example.command.len() - 1);
                     example.command.push_str(line.trim_start());
                 }
-                (None, Some(example)) => example.shown.push(line.to_string()),
+                (None, Some(example)) => example.printed_lines.push(line.to_string()),
                 (None, None) => {}
             }
         }
@@ -79,10 +79,10 @@ fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
         };
         if !std::mem::take(&mut is_left_out) && !examples.is_empty() && examples.iter().all(is_run)
         {
-            found.push((number, examples));
+            actual.push((number, examples));
         }
     }
-    found
+    actual
 }
 
 /// Whether this character separates words. An id is one word.
@@ -92,11 +92,11 @@ fn is_between(c: char) -> bool {
 
 /// The line without everything that may differ from run to run: words with a digit, times, and units of bytes. Several spaces count as
 /// one.
-fn shape(line: &str) -> String {
+fn without_values(line: &str) -> String {
     let mut out = String::new();
     for part in line.split_inclusive(is_between) {
         let word = part.trim_end_matches(is_between);
-        let behind = &part[word.len()..];
+        let punctuation = &part[word.len()..];
         let dates = [
             "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "Jan", "Feb", "Mar", "Apr", "May",
             "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -107,7 +107,7 @@ fn shape(line: &str) -> String {
             word => word,
         };
         out.push_str(word);
-        out.push_str(behind);
+        out.push_str(punctuation);
     }
     let spaced: Vec<&str> = out.split_whitespace().collect();
     spaced.join(" ").replace("never", "# sec. ago")
@@ -115,16 +115,16 @@ fn shape(line: &str) -> String {
 
 /// The first shown line that the program has not printed in this order. The ids on the page and the printed ids are added to `ids`.
 fn lacking<'a>(
-    shown: &'a [String],
+    printed_lines: &'a [String],
     printed: &str,
     ids: &mut Vec<(String, String)>,
 ) -> Option<&'a str> {
     let mut printed = printed.lines();
     let mut is_lacking = |line: &&String| {
-        let wanted = shape(line);
-        let found = match wanted.is_empty() {
+        let expected = without_values(line);
+        let actual = match expected.is_empty() {
             true => return false,
-            false => printed.find(|other| shape(other) == wanted),
+            false => printed.find(|other| without_values(other) == expected),
         };
         let words = |line: &str| -> Vec<String> {
             let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
@@ -134,13 +134,13 @@ fn lacking<'a>(
                 .collect()
         };
         ids.extend(
-            found
+            actual
                 .into_iter()
                 .flat_map(|other| words(line).into_iter().zip(words(other))),
         );
-        found.is_none()
+        actual.is_none()
     };
-    shown
+    printed_lines
         .iter()
         .find(|line| is_lacking(line))
         .map(String::as_str)
@@ -167,8 +167,8 @@ fn printed(command: &str, directory: &Path, server: &Server) -> String {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let done = await_output(shell.spawn().expect("it starts"));
-    [done.stdout, done.stderr]
+    let output = await_output(shell.spawn().expect("it starts"));
+    [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', ""))
         .concat()
 }
@@ -188,17 +188,22 @@ fn examples_print_what_their_pages_show() {
         std::fs::create_dir_all(&directory).expect("a directory");
         let mut ids: Vec<(String, String)> = Vec::new();
         for (line, examples) in blocks(&text) {
-            for Example { command, shown } in examples {
+            for Example {
+                command,
+                printed_lines,
+            } in examples
+            {
                 if let Some(file) = command.strip_prefix("cat ") {
-                    std::fs::write(directory.join(file), shown.join("\n") + "\n").expect("a file");
+                    std::fs::write(directory.join(file), printed_lines.join("\n") + "\n")
+                        .expect("a file");
                     continue;
                 }
                 let command = ids.iter().rev().fold(command, |command, (of_page, id)| {
                     command.replace(of_page, id)
                 });
                 let printed = printed(&command, &directory, &server);
-                compared += usize::from(!shown.is_empty());
-                if let Some(lacking) = lacking(&shown, &printed, &mut ids) {
+                compared += usize::from(!printed_lines.is_empty());
+                if let Some(lacking) = lacking(&printed_lines, &printed, &mut ids) {
                     faults.push(format!("{page}, block at line {line}\n$ {command}\nlacks: {lacking}\nprinted:\n{printed}"));
                 }
             }
@@ -212,29 +217,35 @@ fn examples_print_what_their_pages_show() {
 #[test]
 fn shapes_have_no_numbers_and_tell_words_apart() {
     assert_eq!(
-        shape("chat/room1   10   1 KiB  #"),
-        shape("chat/room1 2 80 B #")
+        without_values("chat/room1   10   1 KiB  #"),
+        without_values("chat/room1 2 80 B #")
     );
     assert_eq!(
-        shape("Last-Modified: Sat, 21 Nov 2026 06:35:45 GMT"),
-        shape("Last-Modified: Thu, 26 Nov 2026 13:35:45 GMT")
+        without_values("Last-Modified: Sat, 21 Nov 2026 06:35:45 GMT"),
+        without_values("Last-Modified: Thu, 26 Nov 2026 13:35:45 GMT")
     );
     assert_eq!(
-        shape("last message id: 1c9aab8ab-1"),
-        shape("last message id: 19582c7cf-7")
+        without_values("last message id: 1c9aab8ab-1"),
+        without_values("last message id: 19582c7cf-7")
     );
     // Part of an id may have no digit. Still the id counts as one word.
     assert_eq!(
-        shape("id: 310-AfspMK0AAgAAAAIIAAAAAAACCgA"),
-        shape("id: 310-AfOo-VIAAgAAAAIIAAAAAAACCgA")
+        without_values("id: 310-AfspMK0AAgAAAAIIAAAAAAACCgA"),
+        without_values("id: 310-AfOo-VIAAgAAAAIIAAAAAAACCgA")
     );
-    assert_ne!(shape("active subscribers: 1"), shape("active clients: 1"));
-    let shown = ["one", "", "three 3"].map(str::to_string);
+    assert_ne!(
+        without_values("active subscribers: 1"),
+        without_values("active clients: 1")
+    );
+    let printed_lines = ["one", "", "three 3"].map(str::to_string);
     let mut ids = Vec::new();
     let printed = "zero\none\ntwo\nthree 4\n";
-    assert_eq!(lacking(&shown, printed, &mut ids), None);
-    assert_eq!(lacking(&shown, "three 3\none\n", &mut ids), Some("three 3"));
-    let shown = ["ETag: \"1c9-1\"".to_string()];
-    assert_eq!(lacking(&shown, "ETag: \"175-8\"", &mut ids), None);
+    assert_eq!(lacking(&printed_lines, printed, &mut ids), None);
+    assert_eq!(
+        lacking(&printed_lines, "three 3\none\n", &mut ids),
+        Some("three 3")
+    );
+    let printed_lines = ["ETag: \"1c9-1\"".to_string()];
+    assert_eq!(lacking(&printed_lines, "ETag: \"175-8\"", &mut ids), None);
     assert_eq!(ids, [("1c9-1".to_string(), "175-8".to_string())]);
 }

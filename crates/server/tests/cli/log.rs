@@ -60,14 +60,14 @@ fn server_serves_and_stops_with_a_blocked_stderr() {
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
     let kill_status = Command::new("kill").arg(server.0.id().to_string()).status();
     assert!(kill_status.expect("kill").success());
-    let ended = loop {
-        if let Some(ended) = server.0.try_wait().expect("it is ours") {
-            break ended;
+    let status = loop {
+        if let Some(status) = server.0.try_wait().expect("it is ours") {
+            break status;
         }
         assert!(Instant::now() < until, "it does not stop");
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert_eq!(ended.code(), Some(0));
+    assert_eq!(status.code(), Some(0));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
     let log_location = format!("on disk in {}", state.directory.display());
     let on_disk = [&log_location[..], "; 2 [[rule]] tables"];
     let rules = "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\n";
-    for (settings, kept) in [
+    for (settings, is_kept) in [
         (String::new(), &in_memory[..]),
         (format!("{}{rules}", state.settings()), &on_disk),
     ] {
@@ -120,7 +120,10 @@ fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
             lines[2].starts_with("each topic keeps the messages of the last 1h, up to 256 KiB, "),
             "{log}"
         );
-        assert!(kept.iter().all(|words| lines[2].contains(words)), "{log}");
+        assert!(
+            is_kept.iter().all(|words| lines[2].contains(words)),
+            "{log}"
+        );
         assert!(lines[3].starts_with("settings of /"), "{log}");
     }
 }

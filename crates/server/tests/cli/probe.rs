@@ -14,8 +14,8 @@ fn run(args: &[&str]) -> Output {
 
 fn probe(server: &Server, scheme: &str, flags: &[&str]) -> (Output, Value) {
     let url = format!("{scheme}://{}/news/1", server.address());
-    let all = [&[&url, "--rate", "100", "--quiet", "--json", "-"], flags].concat();
-    let output = run(&all);
+    let lines = [&[&url, "--rate", "100", "--quiet", "--json", "-"], flags].concat();
+    let output = run(&lines);
     let result = serde_json::from_str(text(&output.stdout)).unwrap_or(Value::Null);
     (output, result)
 }
@@ -29,9 +29,9 @@ fn every_protocol_tells_the_latency_of_each_message() {
         ("http", &["--protocol", "poll"]),
         ("mqtt", &[]),
     ] {
-        let (output, all) = probe(&server, scheme, &[flags, &["--messages", "100"]].concat());
+        let (output, lines) = probe(&server, scheme, &[flags, &["--messages", "100"]].concat());
         assert_eq!(output.status.code(), Some(0), "{scheme}: {output:?}");
-        let result = &all["result"];
+        let result = &lines["result"];
         assert!(
             result["messages"].as_u64() >= Some(100),
             "{scheme}: {result}"
@@ -47,9 +47,9 @@ fn every_protocol_tells_the_latency_of_each_message() {
 #[test]
 fn a_probe_fails_when_messages_take_too_long_or_nobody_answers() {
     let server = Server::with("");
-    let (output, all) = probe(&server, "ws", &["--p99-max", "0.000001"]);
+    let (output, lines) = probe(&server, "ws", &["--p99-max", "0.000001"]);
     assert_eq!(
-        (output.status.code(), &all["result"]["clean"]),
+        (output.status.code(), &lines["result"]["clean"]),
         (Some(1), &false.into())
     );
     let address = server.address();

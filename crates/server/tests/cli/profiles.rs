@@ -13,7 +13,7 @@ use crate::{crore, text};
 struct Configuration(PathBuf);
 
 impl Configuration {
-    fn with(name: &str, profiles: &str) -> Configuration {
+    fn configuration_with(name: &str, profiles: &str) -> Configuration {
         let path = format!("crore-profiles-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(path);
         fs::create_dir_all(path.join("crore")).expect("a directory");
@@ -43,45 +43,48 @@ const NOBODY: &str = "http://127.0.0.1:1";
 fn profile_names_server_and_token_and_is_between_flags_and_variables() {
     let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
     let (data, admin) = (server.address(), server.admin());
-    let configuration = Configuration::with(
+    let configuration = Configuration::configuration_with(
         "order",
         &format!(
             "[live]\nserver = 'http://{data}'\nadmin_url = 'http://{admin}'\nadmin_token = '0123456789abcdef'\n[nobody]\nserver = '{NOBODY}'\n"
         ),
     );
-    let live = format!("http://{data}");
+    let server_url = format!("http://{data}");
     let is_live = |args: &[&str], variables: &[(&str, &str)]| {
         configuration.run(args, variables).status.success()
     };
-    let by = |profile| ["pub", "a", "x", "--profile", profile];
-    assert!(is_live(&by("live"), &[]));
-    assert!(!is_live(&by("nobody"), &[]));
+    let publish_by = |profile| ["pub", "a", "x", "--profile", profile];
+    assert!(is_live(&publish_by("live"), &[]));
+    assert!(!is_live(&publish_by("nobody"), &[]));
     // `--profile` takes precedence over variables, and the flag `--server` over the profile.
-    assert!(is_live(&by("live"), &[("CRORE_SERVER", NOBODY)]));
+    assert!(is_live(&publish_by("live"), &[("CRORE_SERVER", NOBODY)]));
     assert!(!is_live(
-        &[&by("live")[..], &["--server", NOBODY]].concat(),
+        &[&publish_by("live")[..], &["--server", NOBODY]].concat(),
         &[]
     ));
     let published = ["pub", "a", "x"];
     assert!(is_live(&published, &[("CRORE_PROFILE", "live")]));
-    let both = [("CRORE_PROFILE", "nobody"), ("CRORE_SERVER", &live[..])];
-    assert!(is_live(&published, &both));
+    let profile_and_server = [
+        ("CRORE_PROFILE", "nobody"),
+        ("CRORE_SERVER", &server_url[..]),
+    ];
+    assert!(is_live(&published, &profile_and_server));
     assert!(is_live(&["admin", "stats", "--profile", "live"], &[]));
     assert!(is_live(&["admin", "--profile", "live", "stats"], &[]));
 }
 
 #[test]
 fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
-    let configuration = Configuration::with(
+    let configuration = Configuration::configuration_with(
         "wrong",
         "[live]\nserver = 'http://127.0.0.1:1'\ntoken = 'secret'\n[test]\nserver = 'ftp://x'\n",
     );
-    let refused = |args: &[&str], variables: &[(&str, &str)], why: &str| {
+    let refused = |args: &[&str], variables: &[(&str, &str)], reason: &str| {
         let output = configuration.run(args, variables);
         let error_text = text(&output.stderr).to_string();
         assert_eq!(output.status.code(), Some(2), "{error_text}");
         assert!(
-            error_text.contains(why) && !error_text.contains("secret"),
+            error_text.contains(reason) && !error_text.contains("secret"),
             "{error_text}"
         );
     };
@@ -97,7 +100,7 @@ fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
         (1, "token = 'secret'\n"),
         (2, "[live]\ntoken = secret\n"),
     ] {
-        let unreadable = Configuration::with("unreadable", profiles);
+        let unreadable = Configuration::configuration_with("unreadable", profiles);
         let output = unreadable.run(&["pub", "a", "x", "--profile", "live"], &[]);
         let error_text = text(&output.stderr);
         assert!(
@@ -114,7 +117,7 @@ fn token_goes_to_the_server_of_its_own_source_only() {
     const TOKEN: &str = "0123456789abcdef";
     let server = Server::with_admin(&format!("[admin]\ntoken = '{TOKEN}'\n"));
     let url = format!("http://{}", server.admin());
-    let configuration = Configuration::with(
+    let configuration = Configuration::configuration_with(
         "source",
         &format!(
             "[other]\nadmin_url = '{NOBODY}'\nadmin_token = '{TOKEN}'\n[bare]\nadmin_url = '{url}'\n[token]\nadmin_token = '{TOKEN}'\n"
@@ -141,10 +144,10 @@ fn tokens_that_others_may_read_are_warned_of() {
         "[live]\nserver = 'http://{}'\ntoken = 'abc'\n",
         server.address()
     );
-    let configuration = Configuration::with("mode", &profiles);
+    let configuration = Configuration::configuration_with("mode", &profiles);
     let published = ["pub", "a", "x", "--profile", "live"];
-    let quiet = configuration.run(&published, &[]);
-    assert!(!text(&quiet.stderr).contains("chmod"), "{quiet:?}");
+    let silent = configuration.run(&published, &[]);
+    assert!(!text(&silent.stderr).contains("chmod"), "{silent:?}");
     let file = configuration.0.join("crore/profiles.toml");
     fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("everybody's");
     let warned = configuration.run(&published, &[]);

@@ -19,7 +19,7 @@ fn pub_sends_one_message_and_prints_the_info() {
         assert_eq!(request.header("crore-ttl"), Some("60"));
         assert_eq!(request.header("accept"), Some("application/json"));
         assert_eq!(request.body, "hello");
-        peer.say("HTTP/1.1 100 Continue\r\n\r\n");
+        peer.send("HTTP/1.1 100 Continue\r\n\r\n");
         peer.respond("201 Created", "{\"messages\":1}\r\n");
     }]);
     let output = server.run(&[
@@ -80,14 +80,18 @@ fn tool_without_a_token_says_where_to_put_it() {
 
 #[test]
 fn pub_reads_stdin_as_one_message_or_by_lines() {
-    let whole = Scripted::start(&[|peer| {
+    let scripted = Scripted::start(&[|peer| {
         let request = peer.request();
         assert_eq!(request.body, "one\ntwo\n");
-        let more = ["crore-key", "crore-ttl", "x-eventsource-event"];
-        assert!(more.iter().all(|name| request.header(name).is_none()));
+        let other_headers = ["crore-key", "crore-ttl", "x-eventsource-event"];
+        assert!(
+            other_headers
+                .iter()
+                .all(|name| request.header(name).is_none())
+        );
         peer.respond("202 Accepted", "");
     }]);
-    assert!(pipe(whole, &["pub", "a"], "one\ntwo\n").status.success());
+    assert!(pipe(scripted, &["pub", "a"], "one\ntwo\n").status.success());
 
     let lines = Scripted::start(&[
         |peer| {
@@ -95,7 +99,7 @@ fn pub_reads_stdin_as_one_message_or_by_lines() {
             peer.respond("202 Accepted", "");
             assert_eq!(peer.request().body, "");
             // The server closes the connection after this answer, so the tool opens a new one.
-            peer.say("HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+            peer.send("HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         },
         |peer| {
             assert_eq!(peer.request().body, "three");
@@ -124,13 +128,13 @@ fn tool_confirms_publish_and_subscribe_at_a_terminal() {
             server.url("")
         );
         let mut shell = std::process::Command::new("script");
-        let done = output(
+        let result = output(
             shell
                 .args(["-qec", &command, "/dev/null"])
                 .stdin(Stdio::null()),
         );
-        assert!(done.status.success(), "{done:?}");
-        text(&done.stdout).replace('\r', "")
+        assert!(result.status.success(), "{result:?}");
+        text(&result.stdout).replace('\r', "")
     };
     assert_eq!(
         at_terminal("pub news one"),
@@ -165,9 +169,9 @@ fn empty_input_is_no_message_but_an_empty_argument_is() {
         (&["pub", "a", "--file", empty], empty),
         (&["admin", "publish", "a"], "stdin"),
     ] {
-        let output = output(crore(args).args(["--server", "http://127.0.0.1:1"]));
-        let error_text = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {error_text}");
+        let result = output(crore(args).args(["--server", "http://127.0.0.1:1"]));
+        let error_text = text(&result.stderr);
+        assert_eq!(result.status.code(), Some(1), "{args:?}: {error_text}");
         assert!(
             error_text.contains(&format!(
                 "{source} is empty, so nothing is published; write ''"
@@ -210,9 +214,9 @@ fn each_file_is_a_message_and_may_be_retained() {
         let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         path.to_str().unwrap().to_string()
     };
-    let (one, two) = (path("one"), path("two"));
-    std::fs::write(&one, "1\n2\n").unwrap();
-    std::fs::write(&two, "3").unwrap();
+    let (first_file, second_file) = (path("one"), path("two"));
+    std::fs::write(&first_file, "1\n2\n").unwrap();
+    std::fs::write(&second_file, "3").unwrap();
     let server = Scripted::start(&[|peer| {
         for body in ["1\n2\n", "3"] {
             let request = peer.request();
@@ -221,7 +225,7 @@ fn each_file_is_a_message_and_may_be_retained() {
             peer.respond("202 Accepted", "");
         }
     }]);
-    let output = server.run(&["pub", "a", "-r", "-f", &one, "--file", &two]);
+    let output = server.run(&["pub", "a", "-r", "-f", &first_file, "--file", &second_file]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 
     let server = Scripted::start(&[|peer| {
@@ -232,13 +236,16 @@ fn each_file_is_a_message_and_may_be_retained() {
             peer.respond("202 Accepted", "");
         }
     }]);
-    let output = server.run(&["pub", "a", "-l", "-f", &one, "--ttl", "8h"]);
+    let output = server.run(&["pub", "a", "-l", "-f", &first_file, "--ttl", "8h"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 
     let missing = output_of(&["pub", "a", "--file", "nowhere.txt"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).starts_with("crore: --file nowhere.txt: "));
-    let _ = (std::fs::remove_file(one), std::fs::remove_file(two));
+    let _ = (
+        std::fs::remove_file(first_file),
+        std::fs::remove_file(second_file),
+    );
 }
 
 #[test]
@@ -275,8 +282,8 @@ fn repeated_publish_with_a_key_publishes_only_the_missing_messages() {
     publish("one\ntwo\n");
     publish("one\ntwo\nthree\n");
     let url = format!("http://{}", server.address());
-    let kept = output_of(&["history", "a", "--server", &url]);
-    assert_eq!(text(&kept.stdout), "one\ntwo\nthree\n");
+    let history = output_of(&["history", "a", "--server", &url]);
+    assert_eq!(text(&history.stdout), "one\ntwo\nthree\n");
 }
 
 #[test]
@@ -315,25 +322,25 @@ fn a_variable_names_the_server_and_a_flag_wins() {
         peer.respond("202 Accepted", "");
     }]);
     let mut command = crore(&["pub", "a", "hello"]);
-    let done = output(
+    let result = output(
         command
             .env("CRORE_SERVER", &server.url)
             .env("CRORE_CA", "/nowhere"),
     );
     // A file of root certificates is used for servers with TLS only, and ignored otherwise.
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    server.end();
+    assert!(result.status.success(), "{}", text(&result.stderr));
+    server.await_end();
     let server = Scripted::start(&[|peer| {
         peer.request();
         peer.respond("202 Accepted", "");
     }]);
     let mut command = crore(&["pub", "a", "hello", "-s", &server.url]);
-    let done = output(command.env("CRORE_SERVER", "http://127.0.0.1:1"));
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    server.end();
-    let wrong = output(crore(&["pub", "a", "b"]).env("CRORE_SERVER", "ftp://x"));
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("CRORE_SERVER: `ftp://x`"));
+    let result = output(command.env("CRORE_SERVER", "http://127.0.0.1:1"));
+    assert!(result.status.success(), "{}", text(&result.stderr));
+    server.await_end();
+    let refused = output(crore(&["pub", "a", "b"]).env("CRORE_SERVER", "ftp://x"));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("CRORE_SERVER: `ftp://x`"));
     let roots =
         output(crore(&["pub", "a", "b", "-s", "https://127.0.0.1:1"]).env("CRORE_CA", "/nowhere"));
     assert!(text(&roots.stderr).contains("/nowhere: it cannot be read"));
@@ -356,6 +363,6 @@ fn pipe(server: Scripted, args: &[&str], input: &str) -> Output {
         .write_all(input.as_bytes())
         .unwrap();
     let output = await_output(child);
-    server.end();
+    server.await_end();
     output
 }

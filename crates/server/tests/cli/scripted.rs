@@ -39,12 +39,12 @@ impl Scripted {
     /// Runs `crore ARGS --server URL` and the script, both to their ends.
     pub fn run(self, args: &[&str]) -> Output {
         let output = output(crore(args).args(["--server", &self.url]));
-        self.end();
+        self.await_end();
         output
     }
 
     /// Waits until the script has come to its end.
-    pub fn end(self) {
+    pub fn await_end(self) {
         until("the end of the script", || self.script.is_finished());
         self.script.join().unwrap();
     }
@@ -98,12 +98,12 @@ impl Peer {
         request
     }
 
-    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
     pub fn respond(&mut self, status: &str, body: &str) {
-        self.say(format!(
+        self.send(format!(
             "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
@@ -112,15 +112,15 @@ impl Peer {
     /// Accepts the upgrade that `request` asks for.
     pub fn upgrade(&mut self, request: &Request) {
         let accept = accept_key(request.header("sec-websocket-key").unwrap().as_bytes()).unwrap();
-        self.say("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ");
-        self.say(accept);
-        self.say("\r\n\r\n");
+        self.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ");
+        self.send(accept);
+        self.send("\r\n\r\n");
     }
 
     pub fn frame(&mut self, opcode: Opcode, payload: &str) {
         let mut frame = Vec::new();
         write_frame(&mut frame, opcode, payload.as_bytes());
-        self.say(frame);
+        self.send(frame);
     }
 
     pub fn is_closed(&mut self) -> bool {

@@ -49,15 +49,15 @@ fn first_reachable_server_serves_each_command() {
         ];
         let of_flags = run(&[args, &flags].concat());
         let of_variable = output(crore(args).env("CRORE_SERVER", format!("{AWAY} {url}")));
-        for done in [of_flags, of_variable] {
-            let log = text(&done.stderr);
-            assert!(done.status.success(), "{args:?}: {log}");
+        for output in [of_flags, of_variable] {
+            let log = text(&output.stderr);
+            assert!(output.status.success(), "{args:?}: {log}");
             assert!(
                 log.contains("trying the next server") && log.contains(AWAY),
                 "{log}"
             );
             if args[0] != "pub" {
-                assert_eq!(text(&done.stdout), "kept\n", "{args:?}");
+                assert_eq!(text(&output.stdout), "kept\n", "{args:?}");
             }
         }
     }
@@ -67,9 +67,9 @@ fn first_reachable_server_serves_each_command() {
 fn error_is_that_of_the_last_server_if_none_is_reachable() {
     let last = "http://127.0.0.1:2";
     for command in [&["pub", "a", "b"][..], &["sub", "a"], &["history", "a"]] {
-        let done = run(&[command, &["-s", AWAY, "-s", last]].concat());
-        assert_eq!(done.status.code(), Some(1), "{command:?}");
-        let log = text(&done.stderr);
+        let output = run(&[command, &["-s", AWAY, "-s", last]].concat());
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        let log = text(&output.stderr);
         let error = log.lines().last();
         assert!(error.is_some_and(|it| it.contains(last)), "{log}");
         assert!(log.contains(AWAY), "{log}");
@@ -83,20 +83,20 @@ const STREAM: &str =
 fn subscription_continues_at_the_next_server_after_its_last_message() {
     let first: &'static [Step] = &[|peer| {
         peer.request();
-        peer.say(format!(
+        peer.send(format!(
             "{STREAM}id: e:1\ndata: {{\"topic\":\"a\",\"id\":\"e:1\",\"data\":\"one\"}}\n\n"
         ));
     }];
     let second: &'static [Step] = &[|peer| {
         let request = peer.request();
         assert!(request.line.contains("since=e%3A1"), "{}", request.line);
-        peer.say(format!(
+        peer.send(format!(
             "{STREAM}id: e:2\ndata: {{\"topic\":\"a\",\"id\":\"e:2\",\"data\":\"two\"}}\n\n"
         ));
         assert!(peer.is_closed());
     }];
     let (first, second) = (Scripted::start(first), Scripted::start(second));
-    let done = run(&[
+    let output = run(&[
         "sub",
         "a",
         "--count",
@@ -106,8 +106,8 @@ fn subscription_continues_at_the_next_server_after_its_last_message() {
         "--server",
         &second.url,
     ]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert_eq!(text(&done.stdout), "one\ntwo\n");
-    first.end();
-    second.end();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "one\ntwo\n");
+    first.await_end();
+    second.await_end();
 }

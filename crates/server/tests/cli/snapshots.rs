@@ -9,18 +9,21 @@ use crate::support::Server;
 use crate::support::program::output;
 
 /// The command, its exit code, and its output.
-fn shown(command: &mut Command, replaced: &[(&str, &str)]) -> String {
+fn text_snapshot(command: &mut Command, replaced: &[(&str, &str)]) -> String {
     let args: Vec<_> = command
         .get_args()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect();
-    let done = output(command);
-    let code = done.status.code().expect("an exit code");
+    let output = output(command);
+    let code = output.status.code().expect("an exit code");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     let mut out = format!("$ crore {}\n[{code}]\n", args.join(" "));
-    for (name, said) in [("stdout", text(done.stdout)), ("stderr", text(done.stderr))] {
-        if !said.is_empty() {
-            out.push_str(&format!("---- {name}\n{said}"));
+    for (name, stream_text) in [
+        ("stdout", text(output.stdout)),
+        ("stderr", text(output.stderr)),
+    ] {
+        if !stream_text.is_empty() {
+            out.push_str(&format!("---- {name}\n{stream_text}"));
         }
     }
     replaced
@@ -43,7 +46,7 @@ fn help_of_each_command_is_unchanged() {
         &["completions", "--help"],
     ] {
         let name = args.join("_").replace("--", "");
-        insta::assert_snapshot!(name, shown(&mut crore(args), &[]));
+        insta::assert_snapshot!(name, text_snapshot(&mut crore(args), &[]));
     }
 }
 
@@ -52,7 +55,7 @@ fn errors_about_a_settings_file_are_unchanged() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/misspelled.toml");
     let mut command = crore(&["serve", "--check", "--config", "misspelled.toml"]);
     command.current_dir(file.parent().expect("a directory"));
-    insta::assert_snapshot!("settings", shown(&mut command, &[]));
+    insta::assert_snapshot!("settings", text_snapshot(&mut command, &[]));
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn hints_for_mistyped_commands_are_unchanged() {
         &["serve", "--check", "--config", "."],
         &["log", "inspect", "nowhere"],
     ]
-    .map(|args| shown(&mut crore(args), &[]))
+    .map(|args| text_snapshot(&mut crore(args), &[]))
     .into();
     insta::assert_snapshot!("slips", slips.join("\n"));
 }
@@ -91,11 +94,11 @@ fn commands() -> Vec<Vec<String>> {
         let help = output(&mut crore(&args)).stdout;
         let help = String::from_utf8(help).expect("text");
         let mut lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let below = lines.by_ref().take_while(|line| !line.is_empty());
-        let names = below.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let lines_below = lines.by_ref().take_while(|line| !line.is_empty());
+        let names = lines_below.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let names = names.filter_map(|line| line.split_whitespace().next());
-        let others = names.filter(|name| *name != "help");
-        found.extend(others.map(|name| [&path[..], &[name.to_string()]].concat()));
+        let other_commands = names.filter(|name| *name != "help");
+        found.extend(other_commands.map(|name| [&path[..], &[name.to_string()]].concat()));
     }
     found
 }
@@ -170,7 +173,7 @@ fn output_of_a_session_with_a_server_is_unchanged() {
             command.env("CRORE_ADMIN_TOKEN", "0123456789abcdef");
         }
         command.env("CRORE_SERVER", format!("http://{data}"));
-        shown(&mut command, &hidden)
+        text_snapshot(&mut command, &hidden)
     })
     .into();
     insta::assert_snapshot!("session", session.join("\n"));

@@ -63,7 +63,7 @@ fn sse_resumes_after_a_cut() {
             assert_eq!(request.header("accept"), Some("text/event-stream"));
             assert_eq!(request.header("cache-control"), Some("no-cache"));
             // The second event is cut off, so it must not be printed now. It comes again.
-            peer.say(format!("{STREAM}{}{}", event(1), event(2).trim_end()));
+            peer.send(format!("{STREAM}{}{}", event(1), event(2).trim_end()));
         },
         |peer| {
             assert!(peer.request().line.contains("&since=e%3A1 "));
@@ -72,13 +72,13 @@ fn sse_resumes_after_a_cut() {
         |peer| {
             assert!(peer.request().line.contains("&since=e%3A1 "));
             // Chunks that end at any place in an event.
-            peer.say(
+            peer.send(
                 STREAM
                     .replace("Connection: close", "Transfer-Encoding: chunked")
                     .replace(":\n\n", ""),
             );
             for byte in event(2).bytes().chain(event(3).bytes()) {
-                peer.say(format!("1;x=y\r\n{}\r\n", char::from(byte)));
+                peer.send(format!("1;x=y\r\n{}\r\n", char::from(byte)));
             }
             assert!(peer.is_closed());
         },
@@ -102,7 +102,7 @@ fn topic_is_printed_for_several_topics_and_by_the_format() {
     let run = |args: &[&str]| {
         let server = Scripted::start(&[|peer| {
             peer.request();
-            peer.say(format!("{STREAM}{}", event(1)));
+            peer.send(format!("{STREAM}{}", event(1)));
             assert!(peer.is_closed());
         }]);
         let output = server.run(&[&["sub", "--count", "1"], args].concat());
@@ -118,9 +118,9 @@ fn topic_is_printed_for_several_topics_and_by_the_format() {
         run(&["a", "-F", r"%i|%t|%c|%k|%p\t%%"]),
         "e:1|a|text/plain||message 1\t%\n"
     );
-    let wrong = crate::run(&["sub", "a", "--format", "%x"]);
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("%t (topic)"));
+    let refused = crate::run(&["sub", "a", "--format", "%x"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("%t (topic)"));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn timeout_ends_every_protocol_and_fails_if_messages_are_missing() {
     let silent: [(&str, Step); 3] = [
         ("sse", |peer| {
             peer.request();
-            peer.say(format!("{STREAM}{}", event(1)));
+            peer.send(format!("{STREAM}{}", event(1)));
             assert!(peer.is_closed());
         }),
         ("ws", |peer| {
@@ -168,13 +168,13 @@ fn gap_is_reported_and_its_position_is_used() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A1 HTTP/1.1"));
-            peer.say(format!(
+            peer.send(format!(
                 "{STREAM}id: e:6\nevent: {GAP_EVENT}\ndata: lost\n\n"
             ));
         },
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A6 HTTP/1.1"));
-            peer.say(format!("{STREAM}{}", event(7)));
+            peer.send(format!("{STREAM}{}", event(7)));
         },
     ]);
     let output = server.run(&["sub", "a", "--since", "e:1", "--count", "1"]);
@@ -191,12 +191,12 @@ fn gap_is_reported_with_its_cause() {
     let begun_anew: &'static [Step] = &[|peer| {
         peer.request();
         let gap = format!("id: 1bbb-0\nevent: {GAP_EVENT}\ndata: a\n\n");
-        peer.say(format!("{STREAM}{gap}{}", event(7)));
+        peer.send(format!("{STREAM}{gap}{}", event(7)));
     }];
     let short_log: &'static [Step] = &[|peer| {
         peer.request();
         let gap = format!("id: 1aaa-6\nevent: {GAP_EVENT}\ndata: a\n\n");
-        peer.say(format!("{STREAM}{gap}{}", event(7)));
+        peer.send(format!("{STREAM}{gap}{}", event(7)));
     }];
     for (steps, cause) in [
         (begun_anew, "state.directory"),
@@ -247,7 +247,7 @@ fn websocket_answers_pings_and_resumes_after_a_cut() {
             peer.frame(Opcode::Text, &envelope(2));
             let mut close = Vec::new();
             write_close(&mut close, 4410, "deleted");
-            peer.say(close);
+            peer.send(close);
             assert!(!peer.is_closed(), "the close frame is answered");
         },
     ]);
@@ -267,11 +267,11 @@ fn polls_reuse_their_connection() {
         |peer| {
             assert!(peer.request().line.ends_with("&since=live HTTP/1.1"));
             // The poll brings no message. From now on the tool must not miss any.
-            peer.say("HTTP/1.1 204 No Content\r\nETag: \"e:0\"\r\n\r\n");
+            peer.send("HTTP/1.1 204 No Content\r\nETag: \"e:0\"\r\n\r\n");
             assert!(peer.request().line.ends_with("&since=e%3A0 HTTP/1.1"));
             peer.respond("200 OK", &envelope(1));
             assert!(peer.request().line.ends_with("&since=e%3A1 HTTP/1.1"));
-            peer.say("HTTP/1.1 304 Not Modified\r\nETag: \"e:1\"\r\nContent-Length: 9\r\n\r\n");
+            peer.send("HTTP/1.1 304 Not Modified\r\nETag: \"e:1\"\r\nContent-Length: 9\r\n\r\n");
             assert!(peer.request().line.ends_with("&since=e%3A1 HTTP/1.1"));
         },
         |peer| {
@@ -296,11 +296,11 @@ fn sse_resumes_at_the_beginning_of_a_stream_cut_before_its_first_message() {
         |peer| {
             assert!(peer.request().line.ends_with("&topic=a HTTP/1.1"));
             // The second id is cut off before its event ends.
-            peer.say(format!("{STREAM}id: e:0\n\nid: e:9\n"));
+            peer.send(format!("{STREAM}id: e:0\n\nid: e:9\n"));
         },
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A0 HTTP/1.1"));
-            peer.say(format!("{STREAM}{}", event(1)));
+            peer.send(format!("{STREAM}{}", event(1)));
         },
     ]);
     let output = server.run(&["sub", "a", "--count", "1"]);
@@ -329,18 +329,18 @@ fn a_refusal_ends_every_protocol_with_the_reason() {
 fn garbage_is_an_error_and_no_panic() {
     for protocol in ["sse", "ws", "poll"] {
         for step in [
-            (|peer: &mut Peer| peer.say("SSH-2.0-x\r\n\r\n")) as Step,
+            (|peer: &mut Peer| peer.send("SSH-2.0-x\r\n\r\n")) as Step,
             |peer| {
                 peer.request();
-                peer.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n");
+                peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n");
             },
             |peer| {
                 peer.request();
-                peer.say("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n");
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n");
             },
             |peer| {
                 peer.request();
-                peer.say("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: not an envelope\n\n");
+                peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: not an envelope\n\n");
             },
         ] {
             let steps: &'static [Step] = Box::leak(Box::new([step]));
@@ -349,17 +349,17 @@ fn garbage_is_an_error_and_no_panic() {
                 .args(["--server", &server.url])
                 .spawn()
                 .unwrap();
-            server.end();
+            server.await_end();
             // The tool fails, or tries again where nobody listens any more. It must say why, and must not panic or print messages.
             let errors = BufReader::new(child.stderr.take().unwrap());
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             thread::spawn(move || {
                 let lines = errors.lines().map_while(Result::ok);
-                lines.for_each(|line| drop(tell.send(line)));
+                lines.for_each(|line| drop(sender.send(line)));
             });
-            let mut expected_error = told.recv_timeout(PATIENCE).expect("an error");
+            let mut expected_error = receiver.recv_timeout(PATIENCE).expect("an error");
             let _ = child.kill();
-            expected_error.extend(told);
+            expected_error.extend(receiver);
             assert!(await_output(child).stdout.is_empty());
             assert!(!expected_error.contains("panicked"), "{expected_error}");
         }
@@ -370,7 +370,7 @@ fn garbage_is_an_error_and_no_panic() {
 fn closed_output_ends_sub_quietly() {
     let server = Scripted::start(&[|peer| {
         peer.request();
-        peer.say(STREAM);
+        peer.send(STREAM);
         let mut id = 0;
         while peer
             .stream
@@ -393,5 +393,5 @@ fn closed_output_ends_sub_quietly() {
     let output = await_output(child);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    server.end();
+    server.await_end();
 }

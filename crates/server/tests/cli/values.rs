@@ -11,13 +11,13 @@ use crate::support::program::output;
 use crate::text;
 
 /// A port to which the tool must not connect.
-struct Quiet(TcpListener);
+struct SilentServer(TcpListener);
 
-impl Quiet {
-    fn new() -> Quiet {
+impl SilentServer {
+    fn new() -> SilentServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket");
-        Quiet(listener)
+        SilentServer(listener)
     }
 
     fn url(&self) -> String {
@@ -59,7 +59,7 @@ impl Quiet {
 
 #[test]
 fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
-    let quiet = Quiet::new();
+    let server = SilentServer::new();
     for (flag, command, variable) in [
         ("--server", &["pub", "a", "x"][..], "CRORE_TOKEN"),
         ("--server", &["sub", "a"], "CRORE_TOKEN"),
@@ -88,8 +88,8 @@ fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
             ("hidden\u{7f}", "no header may carry"),
         ] {
             let with_flag = [command, &["--token", token]].concat();
-            quiet.refuses(flag, &with_flag, None, &["--token", word]);
-            quiet.refuses(
+            server.refuses(flag, &with_flag, None, &["--token", word]);
+            server.refuses(
                 flag,
                 command,
                 Some((variable, token.into())),
@@ -97,7 +97,7 @@ fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
             );
         }
         let bytes = OsString::from_vec(b"hidden\xff".to_vec());
-        quiet.refuses(
+        server.refuses(
             flag,
             command,
             Some((variable, bytes)),
@@ -112,7 +112,7 @@ fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
         "--token",
         "hidden\nword",
         "--server",
-        &quiet.url(),
+        &server.url(),
     ];
     let error_text = output(command.args(args)).stderr;
     assert!(
@@ -143,15 +143,15 @@ fn line_end_of_a_token_file_is_removed() {
         command.env_remove("CRORE_TOKEN");
         command.args(flag.iter().flat_map(|token| ["--token", token]));
         command.envs(variable.map(|token| ("CRORE_TOKEN", token)));
-        let done = output(&mut command);
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        server.end();
+        let output = output(&mut command);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        server.await_end();
     }
 }
 
 #[test]
 fn value_that_would_change_the_request_is_refused_by_name() {
-    let quiet = Quiet::new();
+    let server = SilentServer::new();
     for (args, name) in [
         (
             &["pub", "a", "x", "--content-type", ""][..],
@@ -190,7 +190,7 @@ fn value_that_would_change_the_request_is_refused_by_name() {
         (&["pub", "-t", "news", "-m", "hi"], "crore pub news"),
         (&["pub", "news", "-m", "hi"], "crore pub TOPIC hi"),
     ] {
-        quiet.refuses("--server", args, None, &[name]);
+        server.refuses("--server", args, None, &[name]);
     }
     for (args, name) in [
         (
@@ -213,14 +213,14 @@ fn value_that_would_change_the_request_is_refused_by_name() {
         (&["admin", "disconnect", "--transport", ""], "--transport"),
         (&["admin", "connections", "--user", "a\nb"], "--user"),
     ] {
-        quiet.refuses("--url", args, None, &[name]);
+        server.refuses("--url", args, None, &[name]);
     }
 }
 
 #[test]
 fn a_url_that_no_request_can_carry_is_refused_by_name() {
-    let quiet = Quiet::new();
-    let address = quiet.url().replace("http://", "");
+    let server = SilentServer::new();
+    let address = server.url().replace("http://", "");
     for url in [
         String::new(),
         "http://".to_string(),
@@ -239,15 +239,15 @@ fn a_url_that_no_request_can_carry_is_refused_by_name() {
             &["admin", "stats", "--url"],
         ] {
             let mut command = Command::new(program());
-            let done = output(command.args(args).arg(&url));
-            let error_text = text(&done.stderr);
+            let output = output(command.args(args).arg(&url));
+            let error_text = text(&output.stderr);
             assert_eq!(
-                done.status.code(),
+                output.status.code(),
                 Some(2),
                 "{args:?} {url:?}: {error_text}"
             );
             assert!(
-                quiet.0.accept().is_err(),
+                server.0.accept().is_err(),
                 "it has connected: {args:?} {url:?}"
             );
             assert!(
@@ -267,17 +267,21 @@ fn a_name_in_a_new_token_is_not_empty() {
     for flag in ["--user", "--kid", "--audience", "--issuer"] {
         for value in ["", "a\nb", "a\u{7f}"] {
             let mut command = Command::new(program());
-            let done = output(command.args(["token", "mint", "--key", &key, flag, value]));
+            let output = output(command.args(["token", "mint", "--key", &key, flag, value]));
             assert_eq!(
-                done.status.code(),
+                output.status.code(),
                 Some(2),
                 "{flag} {value:?}: {}",
-                text(&done.stdout)
+                text(&output.stdout)
             );
-            assert!(text(&done.stderr).contains(flag), "{}", text(&done.stderr));
+            assert!(
+                text(&output.stderr).contains(flag),
+                "{}",
+                text(&output.stderr)
+            );
         }
     }
     let mut command = Command::new(program());
-    let done = output(command.args(["token", "mint", "--key", &key, "--user", "gr\u{fc}n"]));
-    assert!(done.status.success(), "{}", text(&done.stderr));
+    let output = output(command.args(["token", "mint", "--key", &key, "--user", "gr\u{fc}n"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }

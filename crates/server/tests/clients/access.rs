@@ -84,26 +84,26 @@ fn set_cookie(browser: &mut Client, token: &str) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn cookie_authorizes_all_transports_of_a_page_of_the_same_origin() {
-    let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
-    for ask in [
-        event_source(&own, "news/e", false),
-        websocket(&own, "news/w"),
+    let (server, own_origin, mut browser) = visit_own(&format!("{}{RULE}", settings()));
+    for command in [
+        event_source(&own_origin, "news/e", false),
+        websocket(&own_origin, "news/w"),
     ] {
-        browser.tell(&ask);
+        browser.tell(&command);
         browser.at_once("closed");
     }
     set_cookie(&mut browser, &token());
-    browser.tell(&event_source(&own, "news/e", false));
-    browser.tell(&websocket(&own, "news/w"));
+    browser.tell(&event_source(&own_origin, "news/e", false));
+    browser.tell(&websocket(&own_origin, "news/w"));
     for (topic, text) in [("news/e", "by an event"), ("news/w", "by a frame")] {
         server.await_subscribers(topic, 1);
         publish(&server, topic, text);
         assert_eq!(browser.messages(1).0, [text]);
     }
-    browser.tell(&poll(&own, "news/e", json!({})));
+    browser.tell(&poll(&own_origin, "news/e", json!({})));
     assert_eq!(browser.messages(1).0, ["by an event"]);
     // The cookie opens what its token grants, and nothing else.
-    browser.tell(&event_source(&own, "other", false));
+    browser.tell(&event_source(&own_origin, "other", false));
     browser.next("closed");
 }
 
@@ -158,14 +158,14 @@ fn cookie_gives_a_page_of_another_origin_nothing() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn stream_of_a_browser_ends_with_its_token() {
-    let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
+    let (server, own_origin, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     set_cookie(&mut browser, &expiring(SOON_S));
-    browser.tell(&websocket(&own, "news/w"));
+    browser.tell(&websocket(&own_origin, "news/w"));
     server.await_subscribers("news/w", 1);
     assert_eq!(browser.at_once("closed")["code"], 4401);
     // An event source reconnects by itself, gets a 401, and gives up.
     set_cookie(&mut browser, &expiring(SOON_S));
-    browser.tell(&event_source(&own, "news/e", false));
+    browser.tell(&event_source(&own_origin, "news/e", false));
     server.await_subscribers("news/e", 1);
     browser.at_once("reconnecting");
     browser.at_once("closed");

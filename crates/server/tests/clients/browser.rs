@@ -9,13 +9,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Serves an empty page on its own port. Returns the page's origin. If there is a server behind the page, all other requests go to that
 /// server, as with a site's proxy. The threads end with the test program.
-pub fn page(before: Option<SocketAddr>) -> String {
+pub fn page(proxy: Option<SocketAddr>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             // Each connection has a thread, since a browser opens connections ahead and sends nothing on them for a while.
-            std::thread::spawn(move || match before {
+            std::thread::spawn(move || match proxy {
                 Some(server) if !asks_for_the_page(&stream) => pass(&stream, server),
                 _ => give_page(stream),
             });

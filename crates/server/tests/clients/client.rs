@@ -13,7 +13,7 @@ const QUIET: Duration = Duration::from_millis(700);
 
 pub struct Client {
     child: Child,
-    said: Receiver<Value>,
+    lines: Receiver<Value>,
     name: String,
 }
 
@@ -30,17 +30,17 @@ impl Client {
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let (say, said) = mpsc::channel();
-        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (sender, lines) = mpsc::channel();
+        let output_lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
+            for line in output_lines.map_while(Result::ok) {
                 let value = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                if say.send(value).is_err() {
+                if sender.send(value).is_err() {
                     break; // the test is over
                 }
             }
         });
-        Client { child, said, name }
+        Client { child, lines, name }
     }
 
     /// Starts a script of this directory in Node.
@@ -65,7 +65,7 @@ impl Client {
     /// The client's next event of this kind. Other events are skipped.
     pub fn next(&self, kind: &str) -> Value {
         loop {
-            let value = self.any(kind);
+            let value = self.next_of_kind(kind);
             if value["kind"] == kind {
                 return value;
             }
@@ -74,14 +74,14 @@ impl Client {
 
     /// The client's next event, which must be of this kind.
     pub fn at_once(&self, kind: &str) -> Value {
-        let value = self.any(kind);
+        let value = self.next_of_kind(kind);
         assert_eq!(value["kind"], kind, "{}: {value}", self.name);
         value
     }
 
     /// The client's next event, if it comes within this time.
     pub fn within(&self, time: Duration) -> Option<Value> {
-        self.said.recv_timeout(time).ok()
+        self.lines.recv_timeout(time).ok()
     }
 
     /// Kills the client, as a crash would.
@@ -90,10 +90,10 @@ impl Client {
         let _ = self.child.wait();
     }
 
-    fn any(&self, wanted: &str) -> Value {
-        let value = match self.said.recv_timeout(PATIENCE) {
+    fn next_of_kind(&self, kind: &str) -> Value {
+        let value = match self.lines.recv_timeout(PATIENCE) {
             Ok(value) => value,
-            Err(error) => panic!("{}: no {wanted}: {error}", self.name),
+            Err(error) => panic!("{}: no {kind}: {error}", self.name),
         };
         assert_ne!(value["kind"], "error", "{}: {value}", self.name);
         value
@@ -119,8 +119,8 @@ impl Client {
     /// Panics if another message comes.
     pub fn expect_quiet(&self) {
         let started = Instant::now();
-        while let Some(left) = QUIET.checked_sub(started.elapsed()) {
-            match self.said.recv_timeout(left) {
+        while let Some(remaining) = QUIET.checked_sub(started.elapsed()) {
+            match self.lines.recv_timeout(remaining) {
                 Ok(value) => assert_ne!(
                     value["kind"], "message",
                     "{}: {value} came too much",

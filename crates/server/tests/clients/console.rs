@@ -180,7 +180,7 @@ fn console_shows_exact_counts_and_one_memory_figure() {
     for text in browser.texts("[data-tile=connections] *, .chart:first-child .legend b") {
         assert!(!text.contains('.'), "{text}");
     }
-    let mut same = false;
+    let mut is_same = false;
     for _ in 0..20 {
         let tile = browser.texts("[data-tile=pss] .value").concat();
         browser.click("header nav a[href='#/limits']");
@@ -189,9 +189,9 @@ fn console_shows_exact_counts_and_one_memory_figure() {
         browser.click("header nav a[href='#/']");
         browser.expect(CONNECTIONS, "^3$");
         // The server may have a new figure between the two reads, so one match is enough.
-        same |= of.starts_with(&format!("{tile} of "));
+        is_same |= of.starts_with(&format!("{tile} of "));
     }
-    assert!(same, "the tile and the limit differ");
+    assert!(is_same, "the tile and the limit differ");
     browser.expect_no_complaints();
 }
 
@@ -228,16 +228,16 @@ fn topics_are_listed_by_filter_and_page_and_a_filter_is_tailed() {
     browser.click("nav.pages button:last-child");
     browser.expect("nav.pages span", "Page 2");
     browser.expect("tbody tr:nth-child(11)", ".");
-    let mut all = [first, browser.texts(rows)].concat();
-    assert_eq!(all[..3], ["few/one", "many/0", "many/1"]);
+    let mut all_rows = [first, browser.texts(rows)].concat();
+    assert_eq!(all_rows[..3], ["few/one", "many/0", "many/1"]);
     assert_eq!(
-        all[59..],
+        all_rows[59..],
         ["many/58", "many/59"],
         "by name, numbers as such"
     );
-    all.sort();
-    all.dedup();
-    assert_eq!(all.len(), 61, "each topic on one page");
+    all_rows.sort();
+    all_rows.dedup();
+    assert_eq!(all_rows.len(), 61, "each topic on one page");
 
     browser.fill("input[name=filter]", "few/+");
     browser.click("form button[type=submit]");
@@ -444,7 +444,7 @@ fn console_is_readable_in_light_and_dark_and_on_a_phone() {
         ("dark", [1280, 900], "dark"),
         ("phone", [390, 844], "dark"),
     ] {
-        for (view, page, ready) in [
+        for (view, page, ready_text) in [
             ("overview", "/", "[data-tile=connections]"),
             ("topics", "/topics", "tbody tr"),
             ("topic", "/topic/crowd", ".kept li"),
@@ -456,7 +456,7 @@ fn console_is_readable_in_light_and_dark_and_on_a_phone() {
             browser.tell(
                 json!({ "do": "open", "url": url(&server, page), "size": size, "colors": colors }),
             );
-            browser.expect(ready, ".");
+            browser.expect(ready_text, ".");
             let path = shots.join(format!("{name}-{view}.png"));
             browser.tell(json!({ "do": "shot", "path": path }));
             let seen = browser.manners();

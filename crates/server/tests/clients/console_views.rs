@@ -134,8 +134,8 @@ fn absent_session_is_inspected_and_ended_after_a_confirmation() {
     browser.click(".session button:text-is('End this session')");
     browser.click(".session [role=alertdialog] button.danger");
     browser.expect(".session", "No session of this client is away");
-    let mut again = Conn::to_server(&server, Version::V5);
-    assert!(!again.resume("hall/sensor 7"), "it has no session");
+    let mut reconnected = Conn::to_server(&server, Version::V5);
+    assert!(!reconnected.resume("hall/sensor 7"), "it has no session");
 }
 
 #[test]
@@ -154,11 +154,11 @@ fn latency_of_a_single_delivery_is_drawn() {
         let colors = browser.tell(json!({ "do": "colors", "at": selector }));
         colors.as_array().expect("colours").len()
     };
-    let before = lines(&mut browser);
+    let lines_before = lines(&mut browser);
     publish(&server, "news", "alone");
     // The next second has no value, so no line leads to it.
     browser.expect(p99, "no delivery in the last second");
-    until("the point", || lines(&mut browser) > before);
+    until("the point", || lines(&mut browser) > lines_before);
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn invalid_filter_or_name_is_reported_once_and_not_requested_again() {
     browser.click("button[aria-pressed]");
     browser.expect("button[aria-pressed]", ".");
     assert_eq!(browser.texts("[role=alert], .tail").len(), 1);
-    let wrong = url(&server, "/topic/a%2B");
-    browser.tell(json!({ "do": "open", "url": wrong, "clock": true }));
+    let invalid_url = url(&server, "/topic/a%2B");
+    browser.tell(json!({ "do": "open", "url": invalid_url, "clock": true }));
     browser.expect("[role=alert]", "is not a topic");
     assert_eq!(browser.texts("[role=alert], .tail, form").len(), 1);
     let complaints = browser.tell(json!({ "do": "complaints" }));
@@ -294,17 +294,17 @@ fn absent_mqtt_session_is_listed_until_its_client_reconnects() {
     ];
     let mosquitto = || Command::new("mosquitto_sub");
     // The client subscribes, and leaves its session behind.
-    let left = mosquitto().args(subscribe).arg("-E").status();
-    assert!(left.expect("mosquitto_sub starts").success());
+    let status = mosquitto().args(subscribe).arg("-E").status();
+    assert!(status.expect("mosquitto_sub starts").success());
     browser.expect(".sessions tbody tr", "^phone-7.*min");
-    let mut back = mosquitto().args(subscribe).spawn().expect("it starts");
+    let mut resumed = mosquitto().args(subscribe).spawn().expect("it starts");
     browser.expect(".connections tbody tr", "phone-7");
     until("no session is away", || {
         browser.texts(".sessions").is_empty()
     });
     browser.expect_no_complaints();
-    let _ = back.kill();
-    let _ = back.wait();
+    let _ = resumed.kill();
+    let _ = resumed.wait();
 }
 
 #[test]

@@ -60,40 +60,65 @@ impl Front {
 
     pub fn nginx(server: &Server) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
-        let at = |name: &str| directory.join(name).display().to_string();
+        let path_in_directory = |name: &str| directory.join(name).display().to_string();
         let generated =
             rcgen::generate_simple_self_signed([HOST_NAME.to_string()]).expect("a certificate");
-        std::fs::write(at("own.pem"), generated.cert.pem()).expect("a file");
-        std::fs::write(at("own.key"), generated.signing_key.serialize_pem()).expect("a file");
-        let site = for_its_version(sample("nginx.conf"));
-        let site = replace_in_sample(
-            site,
+        std::fs::write(path_in_directory("own.pem"), generated.cert.pem()).expect("a file");
+        std::fs::write(
+            path_in_directory("own.key"),
+            generated.signing_key.serialize_pem(),
+        )
+        .expect("a file");
+        let site_settings = for_installed_version(sample("nginx.conf"));
+        let site_settings = replace_in_sample(
+            site_settings,
             "    listen 443 ",
             &format!("    listen {} ", port.addr()),
         );
-        let site = replace_in_sample(site, "127.0.0.1:8800", &server.address().to_string());
-        let site = replace_in_sample(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
-        let site = replace_in_sample(site, "/etc/ssl/push.example.com.key", &at("own.key"));
-        let site = replace_in_sample(site, "/var/www/html", &at("site"));
-        std::fs::write(at("crore.conf"), site).expect("a file");
+        let site_settings = replace_in_sample(
+            site_settings,
+            "127.0.0.1:8800",
+            &server.address().to_string(),
+        );
+        let site_settings = replace_in_sample(
+            site_settings,
+            "/etc/ssl/push.example.com.pem",
+            &path_in_directory("own.pem"),
+        );
+        let site_settings = replace_in_sample(
+            site_settings,
+            "/etc/ssl/push.example.com.key",
+            &path_in_directory("own.key"),
+        );
+        let site_settings =
+            replace_in_sample(site_settings, "/var/www/html", &path_in_directory("site"));
+        std::fs::write(path_in_directory("crore.conf"), site_settings).expect("a file");
         // The main settings around the sample, as on a production server, in the test's own directory.
         let temp_path_settings: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|name| format!("{name}_temp_path {};\n", at(name)))
+            .map(|name| format!("{name}_temp_path {};\n", path_in_directory(name)))
             .concat();
         let main = std::fs::read_to_string(project("examples/production/nginx.conf"));
-        let main = replace_in_sample(main.expect("a file"), "/run/nginx.pid", &at("pid"));
-        let main = replace_in_sample(main, "/var/log/nginx/", &at(""));
-        let main = replace_in_sample(main, "/etc/nginx/conf.d/*.conf", &at("crore.conf"));
+        let main = replace_in_sample(
+            main.expect("a file"),
+            "/run/nginx.pid",
+            &path_in_directory("pid"),
+        );
+        let main = replace_in_sample(main, "/var/log/nginx/", &path_in_directory(""));
+        let main = replace_in_sample(
+            main,
+            "/etc/nginx/conf.d/*.conf",
+            &path_in_directory("crore.conf"),
+        );
         let main = replace_in_sample(main, "http {\n", &format!("http {{\n{temp_path_settings}"));
-        std::fs::write(at("nginx.conf"), main).expect("a file");
+        std::fs::write(path_in_directory("nginx.conf"), main).expect("a file");
         let mut command = Command::new("/usr/sbin/nginx");
         command.args([
             "-p",
-            &at(""),
+            &path_in_directory(""),
             "-e",
-            &at("error.log"),
+            &path_in_directory("error.log"),
             "-c",
-            &at("nginx.conf"),
+            &path_in_directory("nginx.conf"),
             "-g",
             "daemon off; master_process off;",
         ]);
@@ -105,20 +130,25 @@ impl Front {
     }
 
     /// Caddy with a changed sample.
-    pub fn caddy_with(server: &Server, site: String) -> Front {
+    pub fn caddy_with(server: &Server, site_settings: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
-        let at = |name: &str| directory.join(name).display().to_string();
-        let site = replace_in_sample(site, "127.0.0.1:8800", &server.address().to_string());
-        let site = replace_in_sample(site, "/var/www/html", &at("site"));
-        std::fs::write(at("site.caddy"), site).expect("a file");
+        let path_in_directory = |name: &str| directory.join(name).display().to_string();
+        let site_settings = replace_in_sample(
+            site_settings,
+            "127.0.0.1:8800",
+            &server.address().to_string(),
+        );
+        let site_settings =
+            replace_in_sample(site_settings, "/var/www/html", &path_in_directory("site"));
+        std::fs::write(path_in_directory("site.caddy"), site_settings).expect("a file");
         // Caddy makes certificates of its own root, instead of asking the network for some.
         let main = format!(
             "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {}\n\
              default_bind 127.0.0.1\n}}\nimport {}\n",
             port.addr().port(),
-            at("site.caddy")
+            path_in_directory("site.caddy")
         );
-        std::fs::write(at("Caddyfile"), main).expect("a file");
+        std::fs::write(path_in_directory("Caddyfile"), main).expect("a file");
         let mut command = Command::new("caddy");
         command
             .args([
@@ -126,13 +156,13 @@ impl Front {
                 "--adapter",
                 "caddyfile",
                 "--config",
-                &at("Caddyfile"),
+                &path_in_directory("Caddyfile"),
             ])
-            .env("XDG_DATA_HOME", at("data"))
-            .env("XDG_CONFIG_HOME", at("config"))
-            .env("HOME", at("home"));
-        let root = directory.join("data/caddy/pki/authorities/local/root.crt");
-        Front::start(command, directory, port, root)
+            .env("XDG_DATA_HOME", path_in_directory("data"))
+            .env("XDG_CONFIG_HOME", path_in_directory("config"))
+            .env("HOME", path_in_directory("home"));
+        let root_certificate = directory.join("data/caddy/pki/authorities/local/root.crt");
+        Front::start(command, directory, port, root_certificate)
     }
 
     pub fn haproxy(server: &Server) -> Front {
@@ -142,28 +172,36 @@ impl Front {
     /// HAProxy with a changed sample.
     pub fn haproxy_with(server: &Server, settings: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
-        let at = |name: &str| directory.join(name).display().to_string();
+        let path_in_directory = |name: &str| directory.join(name).display().to_string();
         let generated =
             rcgen::generate_simple_self_signed([HOST_NAME.to_string()]).expect("a certificate");
         let certificate = generated.cert.pem();
-        std::fs::write(at("own.pem"), &certificate).expect("a file");
+        std::fs::write(path_in_directory("own.pem"), &certificate).expect("a file");
         let certificate_and_key = certificate + &generated.signing_key.serialize_pem();
-        std::fs::write(at("both.pem"), certificate_and_key).expect("a file");
-        std::fs::write(at("crore-retry.http"), sample("crore-retry.http")).expect("a file");
+        std::fs::write(path_in_directory("both.pem"), certificate_and_key).expect("a file");
+        std::fs::write(
+            path_in_directory("crore-retry.http"),
+            sample("crore-retry.http"),
+        )
+        .expect("a file");
         let text = replace_in_sample(settings, "bind :443", &format!("bind {}", port.addr()));
         let text = replace_in_sample(text, "127.0.0.1:8800", &server.address().to_string());
-        let text = replace_in_sample(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
+        let text = replace_in_sample(
+            text,
+            "/etc/haproxy/push.example.com.pem",
+            &path_in_directory("both.pem"),
+        );
         let text = replace_in_sample(
             text,
             "/etc/haproxy/crore-retry.http",
-            &at("crore-retry.http"),
+            &path_in_directory("crore-retry.http"),
         );
         let text = replace_in_sample(text, "127.0.0.1:8080", &serve_site(directory.join("site")));
-        std::fs::write(at("haproxy.cfg"), text).expect("a file");
+        std::fs::write(path_in_directory("haproxy.cfg"), text).expect("a file");
         let mut command = Command::new("/usr/sbin/haproxy");
-        command.args(["-db", "-f", &at("haproxy.cfg")]);
-        let root = directory.join("own.pem");
-        let mut front = Front::start(command, directory, port, root);
+        command.args(["-db", "-f", &path_in_directory("haproxy.cfg")]);
+        let root_certificate = directory.join("own.pem");
+        let mut front = Front::start(command, directory, port, root_certificate);
         front.status_without_server = "503";
         front
     }
@@ -190,8 +228,8 @@ impl Front {
         };
         // Caddy's certificate exists a moment after its root.
         until(&format!("{command:?}"), || {
-            let ended = front.child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
+            let status = front.child.try_wait().expect("its state");
+            assert!(status.is_none(), "{command:?}: {status:?}\n{}", front.log());
             let is_open =
                 TcpStream::connect(front.addr()).is_ok() && front.root_certificate.exists();
             is_open
@@ -215,7 +253,7 @@ impl Front {
     /// Arguments with which `curl` connects to the proxy by its name, from the client's address.
     fn curl_args(&self) -> Vec<String> {
         let to = format!("{HOST_NAME}:443:{}", self.addr());
-        let root = self.root_certificate.display().to_string();
+        let root_certificate = self.root_certificate.display().to_string();
         [
             "-sS",
             "--max-time",
@@ -225,7 +263,7 @@ impl Front {
             "--connect-to",
             &to,
             "--cacert",
-            &root,
+            &root_certificate,
         ]
         .map(str::to_string)
         .into()
@@ -268,7 +306,7 @@ impl Drop for Front {
 }
 
 /// The sample for nginx 1.25.1 and later, changed for an older nginx as the sample's comment says.
-fn for_its_version(sample: String) -> String {
+fn for_installed_version(sample: String) -> String {
     let output = Command::new("/usr/sbin/nginx").arg("-v").output();
     let nginx_output = String::from_utf8(output.expect("nginx starts").stderr).expect("text");
     let version = nginx_output.trim().rsplit('/').next().expect("a version");
@@ -279,10 +317,10 @@ fn for_its_version(sample: String) -> String {
     if version >= [1, 25, 1] {
         return sample;
     }
-    let old = sample.split_once("and write: ").expect("the older line").1;
-    let old = old.lines().next().expect("a line").to_string();
+    let older_line = sample.split_once("and write: ").expect("the older line").1;
+    let older_line = older_line.lines().next().expect("a line").to_string();
     let sample = replace_in_sample(sample, "    http2 on;\n", "");
-    replace_in_sample(sample, "    listen 443 ssl;", &format!("    {old}"))
+    replace_in_sample(sample, "    listen 443 ssl;", &format!("    {older_line}"))
 }
 
 /// Serves the files of this directory. Returns the address. The thread ends with the test program.

@@ -17,20 +17,20 @@ const SETTINGS: &str =
     "[http]\nh2_cleartext = true\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n";
 
 /// A server behind a network that can be cut, with TLS or without.
-struct Place {
-    all: Certificates,
+struct ServerBehindProxy {
+    certificates: Certificates,
     server: Server,
     proxy: Proxy,
     is_secure: bool,
 }
 
-impl Place {
-    fn new(is_secure: bool) -> Place {
-        let all = Certificates::new();
-        let server = Server::with(&all.settings(SETTINGS));
+impl ServerBehindProxy {
+    fn new(is_secure: bool) -> ServerBehindProxy {
+        let certificates = Certificates::new();
+        let server = Server::with(&certificates.settings(SETTINGS));
         let proxy = Proxy::to(server.address());
-        Place {
-            all,
+        ServerBehindProxy {
+            certificates,
             server,
             proxy,
             is_secure,
@@ -44,17 +44,19 @@ impl Place {
     }
 
     /// The file with the root; empty without TLS.
-    fn root(&self) -> String {
+    fn root_file(&self) -> String {
         match self.is_secure {
-            true => self.all.path("ca.pem"),
+            true => self.certificates.path("ca.pem"),
             false => String::new(),
         }
     }
 
     fn history(&self, topic: &str) -> Vec<String> {
-        let kept = curl(&[&self.server.url(&format!("/history/{topic}?since=oldest"))]);
-        let kept: Vec<Value> = serde_json::from_str(&kept).expect("JSON");
-        let data = kept.iter().map(|it| it["data"].as_str().expect("a text"));
+        let messages = curl(&[&self.server.url(&format!("/history/{topic}?since=oldest"))]);
+        let messages: Vec<Value> = serde_json::from_str(&messages).expect("JSON");
+        let data = messages
+            .iter()
+            .map(|it| it["data"].as_str().expect("a text"));
         data.map(str::to_string).collect()
     }
 
@@ -86,9 +88,9 @@ impl Place {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn node_speaks_http2() {
     for (is_secure, version) in [(true, "h2"), (false, "h2c")] {
-        let site = Place::new(is_secure);
-        let client = Client::node("http2_client.mjs", &[&site.url(""), &site.root()]);
-        site.talks(client, version);
+        let place = ServerBehindProxy::new(is_secure);
+        let client = Client::node("http2_client.mjs", &[&place.url(""), &place.root_file()]);
+        place.talks(client, version);
     }
 }
 
@@ -96,54 +98,60 @@ fn node_speaks_http2() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn python_speaks_http2() {
     for is_secure in [true, false] {
-        let site = Place::new(is_secure);
-        let client = Client::python("httpx_http2.py", &[&site.url(""), &site.root()]);
-        site.talks(client, "HTTP/2");
+        let place = ServerBehindProxy::new(is_secure);
+        let client = Client::python("httpx_http2.py", &[&place.url(""), &place.root_file()]);
+        place.talks(client, "HTTP/2");
     }
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn go_speaks_http2() {
-    let site = Place::new(true);
-    let program = site.all.path("http2_client");
+    let place = ServerBehindProxy::new(true);
+    let program = place.certificates.path("http2_client");
     let mut build = Command::new("go");
     build.args(["build", "-o", &program, &path_of("http2_client.go")]);
     assert!(build.status().expect("go starts").success());
-    let client = Client::start(program.into(), &[&site.url(""), &site.root()]);
-    site.talks(client, "HTTP/2.0");
+    let client = Client::start(program.into(), &[&place.url(""), &place.root_file()]);
+    place.talks(client, "HTTP/2.0");
 }
 
-fn with<'a>(how: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
-    [how, args].concat()
+fn join_arguments<'a>(protocol_flags: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+    [protocol_flags, args].concat()
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn curl_speaks_http2() {
     for is_secure in [true, false] {
-        let site = Place::new(is_secure);
-        let root = site.all.path("ca.pem");
-        let how = match is_secure {
+        let place = ServerBehindProxy::new(is_secure);
+        let root = place.certificates.path("ca.pem");
+        let protocol_flags = match is_secure {
             true => vec!["--http2", "--cacert", &root],
             false => vec!["--http2-prior-knowledge"],
         };
-        let next = |client: &Client, wanted: &str| {
+        let assert_next = |client: &Client, expected: &str| {
             let line = || client.within(PATIENCE).expect("a line");
-            while line() != wanted {}
+            while line() != expected {}
         };
         let curl_arguments = ["-o", "/dev/null", "-w", "%{http_version} %{http_code}"];
-        let url = site.url("/pub/news");
+        let url = place.url("/pub/news");
         let publishes = [&curl_arguments[..], &["-d", "one", &url]].concat();
-        let client_output = curl(&with(&how, &publishes));
+        let client_output = curl(&join_arguments(&protocol_flags, &publishes));
         assert_eq!(client_output, "2 202");
-        let kept = curl(&with(&how, &[&site.url("/history/news")]));
-        assert!(kept.contains("\"one\""), "{kept}");
+        let messages = curl(&join_arguments(
+            &protocol_flags,
+            &[&place.url("/history/news")],
+        ));
+        assert!(messages.contains("\"one\""), "{messages}");
         let events = ["-sS", "-N", "-H", "Accept: text/event-stream"];
-        let all = site.url("/sub/news?since=oldest");
-        let client = Client::start("curl".into(), &with(&how, &[&events[..], &[&all]].concat()));
-        site.server.await_subscribers("news", 1);
-        publish(&site.server, "news", "two");
+        let certificates = place.url("/sub/news?since=oldest");
+        let client = Client::start(
+            "curl".into(),
+            &join_arguments(&protocol_flags, &[&events[..], &[&certificates]].concat()),
+        );
+        place.server.await_subscribers("news", 1);
+        publish(&place.server, "news", "two");
         let (mut position, mut is_two) = (String::new(), false);
         loop {
             let line = client.within(PATIENCE).expect("a line");
@@ -156,27 +164,27 @@ fn curl_speaks_http2() {
                 break;
             }
         }
-        site.proxy.cut();
-        site.server.await_subscribers("news", 0);
-        publish(&site.server, "news", "three");
-        site.proxy.mend();
+        place.proxy.cut();
+        place.server.await_subscribers("news", 0);
+        publish(&place.server, "news", "three");
+        place.proxy.mend();
         let resumed = format!("Last-Event-ID: {position}");
-        let url = site.url("/sub/news");
+        let url = place.url("/sub/news");
         let args = [&events[..], &["-H", &resumed, &url]].concat();
-        let client = Client::start("curl".into(), &with(&how, &args));
+        let client = Client::start("curl".into(), &join_arguments(&protocol_flags, &args));
         let first = || client.within(PATIENCE).expect("a line");
         let data = std::iter::repeat_with(first)
             .find(|line| line.as_str().is_some_and(|it| it.starts_with("data: ")));
         assert_eq!(data, Some("data: three".into()));
-        publish(&site.server, "news", "four");
-        next(&client, "data: four");
+        publish(&place.server, "news", "four");
+        assert_next(&client, "data: four");
     }
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn curl_that_asks_for_an_upgrade_is_served_over_http_1() {
-    let site = Place::new(false);
+    let place = ServerBehindProxy::new(false);
     let curl_arguments = [
         "--http2",
         "-o",
@@ -185,7 +193,7 @@ fn curl_that_asks_for_an_upgrade_is_served_over_http_1() {
         "%{http_version} %{http_code}",
     ];
     let client_output =
-        curl(&[&curl_arguments[..], &["-d", "one", &site.url("/pub/news")]].concat());
+        curl(&[&curl_arguments[..], &["-d", "one", &place.url("/pub/news")]].concat());
     assert_eq!(client_output, "1.1 202");
 }
 
@@ -193,18 +201,18 @@ fn curl_that_asks_for_an_upgrade_is_served_over_http_1() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn nghttp_and_h2load_speak_http2() {
     for is_secure in [true, false] {
-        let site = Place::new(is_secure);
-        site.all.write("body", "loaded");
-        let body = site.all.path("body");
+        let place = ServerBehindProxy::new(is_secure);
+        place.certificates.write("body", "loaded");
+        let body = place.certificates.path("body");
         let run = |program: &str, args: &[&str]| {
             let output = Command::new(program).args(args).output().expect(program);
             assert!(output.status.success(), "{program} {args:?}: {output:?}");
             String::from_utf8(output.stdout).expect("text")
         };
-        let client_output = run("nghttp", &["-nv", "-d", &body, &site.url("/pub/news")]);
+        let client_output = run("nghttp", &["-nv", "-d", &body, &place.url("/pub/news")]);
         assert!(client_output.contains(":status: 202"), "{client_output}");
-        assert_eq!(site.history("news"), ["loaded"]);
-        let url = site.url("/pub/load");
+        assert_eq!(place.history("news"), ["loaded"]);
+        let url = place.url("/pub/load");
         let load = ["-n", "200", "-c", "2", "-m", "10", "-d", &body, &url];
         let client_output = run("h2load", &load);
         assert!(
@@ -215,14 +223,14 @@ fn nghttp_and_h2load_speak_http2() {
             client_output.contains("status codes: 200 2xx"),
             "{client_output}"
         );
-        site.server.await_kept("load", 200);
+        place.server.await_kept("load", 200);
         let mut reader = Command::new("nghttp");
         reader.args(["-H", "accept: text/event-stream"]);
-        reader.arg(site.url("/sub/news?since=oldest"));
+        reader.arg(place.url("/sub/news?since=oldest"));
         let reader = reader.stdout(Stdio::piped()).spawn().expect("nghttp");
-        site.server.await_subscribers("news", 1);
+        place.server.await_subscribers("news", 1);
         // The stream ends with its topic.
-        curl(&["-X", "DELETE", &site.server.url("/pub/news")]);
+        curl(&["-X", "DELETE", &place.server.url("/pub/news")]);
         let output = reader.wait_with_output().expect("its output");
         let client_output = String::from_utf8_lossy(&output.stdout);
         assert!(client_output.contains("data: loaded"), "{client_output}");
@@ -243,10 +251,10 @@ const EXCEPTIONS: [(&str, &str); 3] = [
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn h2spec_passes_with_the_known_exceptions() {
     for is_secure in [true, false] {
-        let site = Place::new(is_secure);
-        publish(&site.server, "news", "one");
-        let report = site.all.path("report.xml");
-        let port = site.server.address().port().to_string();
+        let place = ServerBehindProxy::new(is_secure);
+        publish(&place.server, "news", "one");
+        let report = place.certificates.path("report.xml");
+        let port = place.server.address().port().to_string();
         let mut command = Command::new(tools().join("go/h2spec"));
         // h2spec sends GET and POST to this path. A POST must be a request that the server answers after its body, since h2spec does not
         // accept an early response to a request whose rest is malformed.
@@ -271,12 +279,12 @@ fn h2spec_passes_with_the_known_exceptions() {
             .filter(failed)
             .map(|test| (text(test, "package"), text(test, "classname")))
             .collect();
-        let known = EXCEPTIONS.map(|(section, test)| (section.to_string(), test.to_string()));
+        let exceptions = EXCEPTIONS.map(|(section, test)| (section.to_string(), test.to_string()));
         let printed = String::from_utf8_lossy(&output.stdout);
         let failures = printed
             .split_once("Failures:")
             .map_or("", |(_, failures)| failures);
-        assert_eq!(failed, known, "{failures}");
+        assert_eq!(failed, exceptions, "{failures}");
         assert_eq!(tests.len(), 146);
     }
 }
@@ -290,7 +298,7 @@ const SOCKETS: usize = 20;
 struct Page {
     browser: Client,
     topics: Vec<String>,
-    said: Vec<&'static str>,
+    published: Vec<&'static str>,
 }
 
 impl Page {
@@ -310,17 +318,17 @@ impl Page {
         for topic in &self.topics {
             http::publish(server, topic, format!("{topic} {words}"));
         }
-        self.said.push(words);
+        self.published.push(words);
     }
 
     /// Waits for the last message of each topic. Each message has come once, in order.
     fn expect_all(&mut self) {
-        let heard = self.act(&json!({ "do": "heard", "count": self.said.len() }));
+        let received = self.act(&json!({ "do": "heard", "count": self.published.len() }));
         for topic in &self.topics {
-            let wanted: Vec<_> = (self.said.iter())
+            let expected: Vec<_> = (self.published.iter())
                 .map(|words| format!("{topic} {words}"))
                 .collect();
-            assert_eq!(heard[topic.as_str()], json!(wanted), "{topic}");
+            assert_eq!(received[topic.as_str()], json!(expected), "{topic}");
         }
         assert_eq!(self.act(&json!({ "do": "complaints" })), json!([]));
     }
@@ -329,17 +337,20 @@ impl Page {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_page_with_a_hundred_streams_and_twenty_sockets_on_one_connection_gets_each_message_once() {
-    let (all, state) = (Certificates::new(), State::new());
+    let (certificates, state) = (Certificates::new(), State::new());
     let rules = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
-    let settings = all.settings(&format!("{rules}{}", state.settings()));
+    let settings = certificates.settings(&format!("{rules}{}", state.settings()));
     let mut server = Server::with_admin(&settings);
     let address = server.address();
-    let again = || {
+    let restart_server = || {
         let settings = format!("listen = \"{address}\"\n{settings}");
         Server::listening(&settings, "127.0.0.1:0")
     };
     let origin = format!("https://{address}");
-    let browser = Client::node("http2_page.mjs", &[&origin, &all.path("server.pem")]);
+    let browser = Client::node(
+        "http2_page.mjs",
+        &[&origin, &certificates.path("server.pem")],
+    );
     browser.next("ready");
     let names_of = |kind: &'static str, count| (0..count).map(move |n| format!("{kind}-{n}"));
     let mut page = Page {
@@ -347,7 +358,7 @@ fn a_page_with_a_hundred_streams_and_twenty_sockets_on_one_connection_gets_each_
         topics: names_of("stream", STREAMS)
             .chain(names_of("socket", SOCKETS))
             .collect(),
-        said: Vec::new(),
+        published: Vec::new(),
     };
     page.open();
     page.publish(&server, "at first");
@@ -363,12 +374,12 @@ fn a_page_with_a_hundred_streams_and_twenty_sockets_on_one_connection_gets_each_
     page.expect_all();
     page.publish(&server, "before the server is killed");
     server.crash();
-    server = again();
+    server = restart_server();
     page.publish(&server, "after that, too");
     page.expect_all();
     page.publish(&server, "before the server stops");
     server.stop();
-    let server = again();
+    let server = restart_server();
     page.publish(&server, "at last");
     page.expect_all();
 }

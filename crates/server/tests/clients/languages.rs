@@ -13,24 +13,24 @@ use crate::recipes::{NAMED, Recipe};
 use crate::support::{PATIENCE, Server};
 
 /// A program of the page, written to a file, with the server's address in it. Returns what runs it, and the arguments.
-fn program(part: &Recipe, language: &str, server: SocketAddr) -> (PathBuf, Vec<String>) {
-    let text = part.block(language);
+fn program(recipe: &Recipe, language: &str, server: SocketAddr) -> (PathBuf, Vec<String>) {
+    let text = recipe.block(language);
     assert!(text.contains(NAMED), "the program names {NAMED}");
     let text = text.replace(NAMED, &server.to_string());
     match language {
         "js" => {
             // Node looks for packages beside the program.
-            let packages = part.path("node_modules");
+            let packages = recipe.path("node_modules");
             std::os::unix::fs::symlink(tools().join("node_modules"), packages).expect("a link");
-            ("node".into(), vec![part.write("program.mjs", &text)])
+            ("node".into(), vec![recipe.write("program.mjs", &text)])
         }
         "python" => {
             let python = tools().join("venv/bin/python");
-            (python, vec![part.write("program.py", &text)])
+            (python, vec![recipe.write("program.py", &text)])
         }
         "go" => {
-            let (source, built) = (part.write("program.go", &text), part.path("program"));
-            part.run(Command::new("go").args(["build", "-o", &built, &source]));
+            let (source, built) = (recipe.write("program.go", &text), recipe.path("program"));
+            recipe.run(Command::new("go").args(["build", "-o", &built, &source]));
             (built.into(), Vec::new())
         }
         "bash" => ("bash".into(), vec!["-euc".into(), text]),
@@ -41,8 +41,8 @@ fn program(part: &Recipe, language: &str, server: SocketAddr) -> (PathBuf, Vec<S
 fn prints_and_resumes(title: &str, language: &str) {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n");
     let proxy = Proxy::to(server.address());
-    let part = Recipe::of("CLIENTS.md", title);
-    let (path, args) = program(&part, language, proxy.address());
+    let recipe = Recipe::of("CLIENTS.md", title);
+    let (path, args) = program(&recipe, language, proxy.address());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut client = Client::start(path, &args);
     let expect = |client: &Client, text: &str| {
@@ -92,12 +92,12 @@ fn go_resumes_an_event_stream() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn mqtt_over_websocket_changes_its_topics_while_connected() {
     let server = Server::start();
-    let part = Recipe::of("CLIENTS.md", "Topics that change: MQTT over WebSocket");
-    let (path, args) = program(&part, "js", server.address());
+    let recipe = Recipe::of("CLIENTS.md", "Topics that change: MQTT over WebSocket");
+    let (path, args) = program(&recipe, "js", server.address());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut client = Client::start(path, &args);
-    let heard = [0; 2].map(|_| client.within(PATIENCE).expect("a line"));
-    assert_eq!(heard, ["rooms/lobby: hello", "rooms/kitchen: dinner"]);
+    let received = [0; 2].map(|_| client.within(PATIENCE).expect("a line"));
+    assert_eq!(received, ["rooms/lobby: hello", "rooms/kitchen: dinner"]);
     server.await_subscribers("rooms/kitchen", 1);
     publish(&server, "rooms/lobby", "nor this");
     publish(&server, "rooms/kitchen", "from outside");
@@ -118,12 +118,15 @@ fn each_language_publishes() {
         ("go", json!(["from Go"])),
     ] {
         let server = Server::start();
-        let part = Recipe::of("CLIENTS.md", "Publishing");
-        let (path, args) = program(&part, language, server.address());
-        part.run(Command::new(path).args(args));
-        let kept: Vec<Value> =
+        let recipe = Recipe::of("CLIENTS.md", "Publishing");
+        let (path, args) = program(&recipe, language, server.address());
+        recipe.run(Command::new(path).args(args));
+        let messages: Vec<Value> =
             serde_json::from_str(&curl(&[&server.url("/history/news")])).expect("JSON");
-        let kept: Value = kept.iter().map(|message| message["data"].clone()).collect();
-        assert_eq!(kept, texts, "{language}");
+        let messages: Value = messages
+            .iter()
+            .map(|message| message["data"].clone())
+            .collect();
+        assert_eq!(messages, texts, "{language}");
     }
 }

@@ -36,7 +36,7 @@ fn line(client: &Client) -> String {
 }
 
 /// Clients of every transport talk through the proxy.
-fn clients_get_through(front: &Front, server: &Server) {
+fn assert_clients_work(front: &Front, server: &Server) {
     // A POST, and a batch that is larger than proxies accept by default.
     front.curl(&[
         "--fail",
@@ -94,7 +94,7 @@ fn clients_get_through(front: &Front, server: &Server) {
 }
 
 /// The page of the quick start on the proxy's site, which has the same origin as the server behind the proxy.
-fn a_page_of_the_site_works(front: &Front, server: &Server) {
+fn assert_page_works(front: &Front, server: &Server) {
     let map = format!("MAP {HOST_NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
@@ -127,7 +127,7 @@ source.onerror = () => {
 </script>"#;
 
 /// The page's `EventSource` goes on when the server is back: the proxy answers it while there is no server.
-fn a_stream_outlives_the_server(front: &Front, server: Server) {
+fn assert_stream_resumes_after_restart(front: &Front, server: Server) {
     std::fs::write(front.directory.join("site/stream.html"), STREAM).expect("a page");
     let map = format!("MAP {HOST_NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
@@ -181,25 +181,25 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
 }
 
 /// Without `http.hosts` the server refuses the proxy's name.
-fn a_name_is_refused_by_default(front: impl Fn(&Server) -> Front) {
+fn assert_host_name_is_refused_by_default(front: impl Fn(&Server) -> Front) {
     let server = Server::start();
     let status = ["-o", "/dev/null", "-w", "%{http_code}", &url("/pub/news")];
     assert_eq!(front(&server).curl(&status), "403");
 }
 
-fn goes_through(front: impl Fn(&Server) -> Front) {
+fn assert_proxy_works(front: impl Fn(&Server) -> Front) {
     let short = "[[rule]]\nmatch = \"short\"\npoll_timeout_s = 1\n";
     let server = Server::with_admin(&(sample("crore.toml") + short));
     let proxy = front(&server);
-    clients_get_through(&proxy, &server);
-    a_page_of_the_site_works(&proxy, &server);
-    a_stream_outlives_the_server(&proxy, server);
+    assert_clients_work(&proxy, &server);
+    assert_page_works(&proxy, &server);
+    assert_stream_resumes_after_restart(&proxy, server);
     drop(proxy);
-    a_name_is_refused_by_default(front);
+    assert_host_name_is_refused_by_default(front);
 }
 
 /// The page's lines with which a proxy speaks HTTP/2 to the server too.
-fn goes_through_over_http2(front: impl Fn(&Server) -> Front) {
+fn assert_proxy_works_over_http2(front: impl Fn(&Server) -> Front) {
     let settings = replace_in_sample(
         sample("crore.toml"),
         "[http]\n",
@@ -208,7 +208,7 @@ fn goes_through_over_http2(front: impl Fn(&Server) -> Front) {
     let short = "[[rule]]\nmatch = \"short\"\npoll_timeout_s = 1\n";
     let server = Server::with_admin(&(settings + short));
     let proxy = front(&server);
-    clients_get_through(&proxy, &server);
+    assert_clients_work(&proxy, &server);
     let opened = || metric(server.admin(), "crore_http2_opened_streams_total");
     until("streams of the proxy", || opened() > Some(4.0));
 }
@@ -221,7 +221,7 @@ fn haproxy_speaks_http2_to_the_server() {
     let line = "server crore 127.0.0.1:8800 proto h2";
     assert!(PAGE.contains(line));
     let settings = replace_in_sample(sample("haproxy.cfg"), "server crore 127.0.0.1:8800", line);
-    goes_through_over_http2(|server| Front::haproxy_with(server, settings.clone()));
+    assert_proxy_works_over_http2(|server| Front::haproxy_with(server, settings.clone()));
 }
 
 #[test]
@@ -233,23 +233,23 @@ fn caddy_speaks_http2_to_the_server() {
     let (before, rest) = sample.split_once("\treverse_proxy @crore").expect("a line");
     let (_, after) = rest.split_once("\n\t}\n").expect("its end");
     let site = format!("{before}{block}{after}");
-    goes_through_over_http2(|server| Front::caddy_with(server, site.clone()));
+    assert_proxy_works_over_http2(|server| Front::caddy_with(server, site.clone()));
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_sample_for_nginx() {
-    goes_through(Front::nginx);
+    assert_proxy_works(Front::nginx);
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_sample_for_caddy() {
-    goes_through(Front::caddy);
+    assert_proxy_works(Front::caddy);
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_sample_for_haproxy() {
-    goes_through(Front::haproxy);
+    assert_proxy_works(Front::haproxy);
 }

@@ -12,9 +12,9 @@ const CHOPS: [usize; 8] = [700, 1_501, 903, 2_222, 610, 1_207, 3_001, 805];
 
 pub struct Proxy {
     address: SocketAddr,
-    up: Arc<AtomicBool>,
+    is_up: Arc<AtomicBool>,
     cuts: Arc<AtomicUsize>,
-    held: Arc<Mutex<Vec<TcpStream>>>,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Proxy {
@@ -33,22 +33,22 @@ impl Proxy {
         let address = listener.local_addr().expect("an address");
         let proxy = Proxy {
             address,
-            up: Arc::new(AtomicBool::new(true)),
+            is_up: Arc::new(AtomicBool::new(true)),
             cuts: Arc::default(),
-            held: Arc::default(),
+            connections: Arc::default(),
         };
-        let (up, held) = (Arc::clone(&proxy.up), Arc::clone(&proxy.held));
+        let (is_up, connections) = (Arc::clone(&proxy.is_up), Arc::clone(&proxy.connections));
         let cuts = Arc::clone(&proxy.cuts);
         std::thread::spawn(move || {
             let limits = CHOPS.iter().cycle().map(|limit| chops.then_some(*limit));
             for (client, limit) in listener.incoming().map_while(Result::ok).zip(limits) {
                 // While the network or the server is down, a new connection is closed at once.
-                if up.load(Ordering::SeqCst)
+                if is_up.load(Ordering::SeqCst)
                     && let Ok(upstream) = TcpStream::connect(server)
                 {
-                    let own =
+                    let address =
                         [&client, &upstream].map(|stream| stream.try_clone().expect("a clone"));
-                    held.lock().expect("the list").extend(own);
+                    connections.lock().expect("the list").extend(address);
                     relay(&client, &upstream, None, &cuts);
                     relay(&upstream, &client, limit, &cuts);
                 }
@@ -67,8 +67,8 @@ impl Proxy {
 
     /// Ends every connection and accepts no new one.
     pub fn cut(&self) {
-        self.up.store(false, Ordering::SeqCst);
-        for stream in self.held.lock().expect("the list").drain(..) {
+        self.is_up.store(false, Ordering::SeqCst);
+        for stream in self.connections.lock().expect("the list").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -79,7 +79,7 @@ impl Proxy {
     }
 
     pub fn mend(&self) {
-        self.up.store(true, Ordering::SeqCst);
+        self.is_up.store(true, Ordering::SeqCst);
     }
 }
 
@@ -98,14 +98,14 @@ fn relay(from: &TcpStream, to: &TcpStream, limit: Option<usize>, cuts: &Arc<Atom
     );
     let cuts = Arc::clone(cuts);
     std::thread::spawn(move || {
-        let (mut bytes, mut left) = ([0; 16 << 10], limit.unwrap_or(usize::MAX));
+        let (mut bytes, mut remaining) = ([0; 16 << 10], limit.unwrap_or(usize::MAX));
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let part = count.min(left);
-            left -= part;
+            let part = count.min(remaining);
+            remaining -= part;
             if to.write_all(&bytes[..part]).is_err() {
                 break;
             }
-            if left == 0 {
+            if remaining == 0 {
                 cuts.fetch_add(1, Ordering::SeqCst);
                 let _ = from.shutdown(Shutdown::Both);
                 break;

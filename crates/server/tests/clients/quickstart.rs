@@ -56,7 +56,7 @@ impl Visitor {
         self.act(&json!({ "do": "expect", "at": selector, "like": pattern }));
     }
 
-    fn heard(&mut self) -> serde_json::Value {
+    fn next_message(&mut self) -> serde_json::Value {
         self.act(&json!({ "do": "texts", "at": "#heard li" }))
     }
 
@@ -91,7 +91,7 @@ fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     publish(&server, "hello", "by WebSocket");
     page.expect("#heard li:nth-child(4)", "^by WebSocket$");
     assert_eq!(
-        page.heard(),
+        page.next_message(),
         json!(["kept", "by the page", "again", "by WebSocket"])
     );
     assert_eq!(page.act(&json!({ "do": "complaints" })), json!([]));
@@ -108,8 +108,8 @@ fn is_refused_and_told(url: &str, origin: &str, name: &str) {
     let server = Server::start();
     publish(&server, "hello", "private");
     let mut page = Visitor::open(&format!("{url}?server={}", server.url("")), [390, 844]);
-    for by in ["sse", "ws"] {
-        page.act(&json!({ "do": "select", "at": "#by", "value": by }));
+    for transport in ["sse", "ws"] {
+        page.act(&json!({ "do": "select", "at": "#by", "value": transport }));
         page.expect("#state", "^not connected$");
         page.expect(
             "#help",
@@ -119,7 +119,7 @@ fn is_refused_and_told(url: &str, origin: &str, name: &str) {
     page.act(&json!({ "do": "fill", "at": "#words", "text": "from elsewhere" }));
     page.act(&json!({ "do": "click", "at": "#say button" }));
     page.expect("#state", "^not connected$");
-    assert_eq!(page.heard(), json!([]));
+    assert_eq!(page.next_message(), json!([]));
     let info = crate::client::curl(&["-H", "Accept: application/json", &server.url("/pub/hello")]);
     assert!(info.contains("\"messages\": 1"), "{info}");
     page.shot(name);

@@ -31,29 +31,31 @@ fn disconnects_and_resumes(start: impl Fn(&str, &[&str]) -> Client) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn python_websockets() {
-    disconnects_and_resumes(|url, rest| {
-        Client::python("websockets_client.py", &[&[url], rest].concat())
+    disconnects_and_resumes(|url, extra| {
+        Client::python("websockets_client.py", &[&[url], extra].concat())
     });
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn python_httpx_event_stream() {
-    disconnects_and_resumes(|url, rest| {
-        Client::python("httpx_stream.py", &[&[url], rest].concat())
+    disconnects_and_resumes(|url, extra| {
+        Client::python("httpx_stream.py", &[&[url], extra].concat())
     });
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn python_httpx_long_poll() {
-    disconnects_and_resumes(|url, rest| Client::python("httpx_poll.py", &[&[url], rest].concat()));
+    disconnects_and_resumes(|url, extra| {
+        Client::python("httpx_poll.py", &[&[url], extra].concat())
+    });
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn node_ws() {
-    disconnects_and_resumes(|url, rest| Client::node("ws_client.mjs", &[&[url], rest].concat()));
+    disconnects_and_resumes(|url, extra| Client::node("ws_client.mjs", &[&[url], extra].concat()));
 }
 
 #[test]
@@ -122,11 +124,11 @@ fn curl_long_polls_with_if_none_match() {
     let mut tag = None::<String>;
     for expected in ["one", "two", "three"] {
         let condition = tag.as_ref().map(|tag| format!("If-None-Match: {tag}"));
-        let with: Vec<&str> = condition
+        let with_condition: Vec<&str> = condition
             .iter()
             .flat_map(|field| ["-H", field.as_str()])
             .collect();
-        let answer = curl(&[&["-i"], with.as_slice(), &[url.as_str()]].concat());
+        let answer = curl(&[&["-i"], with_condition.as_slice(), &[url.as_str()]].concat());
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         assert_eq!(body, expected);
         let field = head

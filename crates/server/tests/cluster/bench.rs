@@ -24,8 +24,8 @@ fn each_answered_message_is_delivered_once_and_in_order_through_each_fault() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
     let json = text.lines().find(|line| line.starts_with('{'));
-    let all: Value = serde_json::from_str(json.expect("a result")).expect("JSON");
-    let result = &all["result"];
+    let report: Value = serde_json::from_str(json.expect("a result")).expect("JSON");
+    let result = &report["result"];
     assert_eq!(result["clean"], true);
     let mut faults = vec!["node_killed", "nats_killed", "all_killed"];
     if result["no_cuts_because"].is_null() {

@@ -39,8 +39,8 @@ fn settings_of(servers: &Servers, extra_settings: &str) -> String {
 
 /// The rows of the partitions in the API of a node.
 pub fn partitions(node: &Server) -> Vec<Value> {
-    let shown = port::get(node.admin(), "cluster");
-    shown["partitions"].as_array().expect("partitions").clone()
+    let status = port::get(node.admin(), "cluster");
+    status["partitions"].as_array().expect("partitions").clone()
 }
 
 /// Publishes enough messages for a checkpoint to be due in each partition. The topics do not keep them.
@@ -56,14 +56,17 @@ fn fill(node: &Server) {
 /// each.
 fn await_checkpoints(node: &Server) -> Vec<u64> {
     let read = |it: &Value| it["read"].as_u64().expect("a place");
-    let now: Vec<u64> = partitions(node).iter().map(read).collect();
+    let read_now: Vec<u64> = partitions(node).iter().map(read).collect();
     fill(node);
     eventually("checkpoints", || {
-        let shown = partitions(node);
-        let newest = shown.iter().map(|it| it["checkpoint"].as_u64());
+        let status = partitions(node);
+        let newest = status.iter().map(|it| it["checkpoint"].as_u64());
         let newest: Vec<u64> = newest.collect::<Option<_>>()?;
-        let are_there = newest.iter().zip(&now).all(|(newest, now)| newest >= now);
-        are_there.then_some(newest)
+        let are_written = newest
+            .iter()
+            .zip(&read_now)
+            .all(|(newest, read_now)| newest >= read_now);
+        are_written.then_some(newest)
     })
 }
 
@@ -108,18 +111,18 @@ pub fn publish_all_kinds(node_a: &Server) -> Vec<String> {
 }
 
 /// Checks that a node has all that `publish_all_kinds` published, without waiting.
-pub fn assert_all_kinds(late: &Server, ids: &[String]) {
+pub fn assert_all_kinds(late_node: &Server, ids: &[String]) {
     for n in 0..40 {
-        let value = retained(late, &format!("state/{n}"));
+        let value = retained(late_node, &format!("state/{n}"));
         assert_eq!(value, format!("new {n}").as_bytes());
     }
-    let retry = once(late, "POST", "/pub/keyed", &KEY, "once");
+    let retry = once(late_node, "POST", "/pub/keyed", &KEY, "once");
     let replayed = retry.header("idempotency-replayed");
     assert_eq!(replayed.as_deref(), Some("true"), "{retry:?}");
-    assert_eq!(once(late, "GET", "/pub/made", &[], "").status, 200);
-    assert_eq!(once(late, "GET", "/pub/gone", &[], "").status, 404);
+    assert_eq!(once(late_node, "GET", "/pub/made", &[], "").status, 200);
+    assert_eq!(once(late_node, "GET", "/pub/gone", &[], "").status, 404);
     for (n, id) in ids.iter().enumerate() {
-        let mut stream = Stream::open(late, "/sub/a", &[("Last-Event-ID", id)]);
+        let mut stream = Stream::open(late_node, "/sub/a", &[("Last-Event-ID", id)]);
         let later: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
         assert_eq!(stream.data(later.len()), later);
     }
@@ -142,18 +145,18 @@ fn node_that_joins_after_a_purge_has_the_complete_state() {
     let ids = publish_all_kinds(&node_a);
     purge_what_checkpoints_have(&servers, &node_a);
     node_a.kill();
-    let late = node(&servers, "");
-    assert_all_kinds(&late, &ids);
-    let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", &ids[9])]);
-    publish(&late, "a", "goes on");
+    let late_node = node(&servers, "");
+    assert_all_kinds(&late_node, &ids);
+    let mut stream = Stream::open(&late_node, "/sub/a", &[("Last-Event-ID", &ids[9])]);
+    publish(&late_node, "a", "goes on");
     assert_eq!(stream.data(1), ["goes on"]);
-    let log = late.log();
+    let log = late_node.log();
     assert!(log.contains(&format!("checkpoints={PARTITIONS}")), "{log}");
     // The dead node was the steward (the node that makes the checkpoints of a partition). This node makes the next ones.
-    let before = partitions(&late)[0]["checkpoint"].as_u64();
+    let before = partitions(&late_node)[0]["checkpoint"].as_u64();
     until("a checkpoint of another steward", || {
-        fill(&late);
-        partitions(&late)[0]["checkpoint"].as_u64() > before
+        fill(&late_node);
+        partitions(&late_node)[0]["checkpoint"].as_u64() > before
     });
     let jetstream = JetStream::of(&servers);
     for partition in 0..PARTITIONS {
@@ -170,13 +173,13 @@ fn damaged_and_incomplete_checkpoints_are_skipped() {
     retain(&node_a, "state", b"value");
     await_checkpoints(&node_a);
     let jetstream = JetStream::of(&servers);
-    let two = |partition: u64| {
+    let both = |partition: u64| {
         until("two checkpoints", || {
             fill(&node_a);
             jetstream.checkpoints(partition).len() >= 2
         });
     };
-    (0..PARTITIONS).for_each(two);
+    (0..PARTITIONS).for_each(both);
     node_a.kill();
     jetstream.leave_chunks();
     for partition in 0..PARTITIONS {
@@ -186,24 +189,24 @@ fn damaged_and_incomplete_checkpoints_are_skipped() {
             _ => jetstream.replace(&newest, b"crore state\nsomething else"),
         }
     }
-    let late = node(&servers, "");
-    assert_eq!(retained(&late, "state"), b"value");
-    let count = |text: &str| late.log().matches(text).count();
+    let late_node = node(&servers, "");
+    assert_eq!(retained(&late_node, "state"), b"value");
+    let count = |text: &str| late_node.log().matches(text).count();
     assert_eq!(
         count("the previous checkpoint is used") as u64,
         PARTITIONS,
         "{}",
-        late.log()
+        late_node.log()
     );
     // The next checkpoints go on from the undamaged ones.
-    let now: Vec<u64> = partitions(&late)
+    let read_now: Vec<u64> = partitions(&late_node)
         .iter()
         .map(|it| it["read"].as_u64().expect("a place"))
         .collect();
     until("newer checkpoints", || {
-        fill(&late);
+        fill(&late_node);
         let newest = |partition: u64| jetstream.checkpoints(partition).remove(0);
-        (0..PARTITIONS).all(|it| sequence(&newest(it)) > now[it as usize])
+        (0..PARTITIONS).all(|it| sequence(&newest(it)) > read_now[it as usize])
     });
     let third = node(&servers, "");
     assert_eq!(retained(&third, "state"), b"value");
@@ -223,8 +226,8 @@ fn node_with_only_a_damaged_checkpoint_before_its_log_does_not_start() {
         jetstream.checkpoints(0).len() >= 2
     });
     node_a.kill();
-    let mut kept = jetstream.checkpoints(0);
-    let newest = kept.remove(0);
+    let mut checkpoints = jetstream.checkpoints(0);
+    let newest = checkpoints.remove(0);
     jetstream.damage(&newest);
     jetstream.purge(0, sequence(&newest) + 1);
     let refuses = || {
@@ -238,7 +241,7 @@ fn node_with_only_a_damaged_checkpoint_before_its_log_does_not_start() {
     };
     // The older checkpoints do not help, since the log after them was removed.
     refuses();
-    kept.iter().for_each(|it| jetstream.delete(it));
+    checkpoints.iter().for_each(|it| jetstream.delete(it));
     refuses();
 }
 
@@ -289,8 +292,12 @@ fn damaged_checkpoint_is_kept_while_no_newer_one_can_be_made() {
         }
         node_a.log().contains("no checkpoint of partition 0")
     });
-    let kept = jetstream.checkpoints(0);
-    assert!(kept.iter().any(|it| Some(&it.name) == newest.as_ref()));
+    let checkpoints = jetstream.checkpoints(0);
+    assert!(
+        checkpoints
+            .iter()
+            .any(|it| Some(&it.name) == newest.as_ref())
+    );
 }
 
 #[test]
@@ -310,12 +317,12 @@ fn partition_whose_checkpoints_fail_does_not_stop_those_of_the_others() {
         node_a.log().contains("no checkpoint of partition 0")
     });
     let read = |it: &Value| it["read"].as_u64().expect("a place");
-    let now: Vec<u64> = partitions(&node_a).iter().map(read).collect();
+    let read_now: Vec<u64> = partitions(&node_a).iter().map(read).collect();
     fill(&node_a);
     until("checkpoints of the others", || {
-        let shown = partitions(&node_a);
-        let mut others = shown.iter().zip(&now).skip(1);
-        others.all(|(it, now)| it["checkpoint"].as_u64() >= Some(*now))
+        let status = partitions(&node_a);
+        let mut other_partitions = status.iter().zip(&read_now).skip(1);
+        other_partitions.all(|(it, read_now)| it["checkpoint"].as_u64() >= Some(*read_now))
     });
 }
 
@@ -352,20 +359,21 @@ fn purge_by_the_steward_loses_no_message_of_a_resumed_client() {
     let history = "history_bytes = \"64MiB\"";
     let node_a = node(&servers, history);
     let text = "x".repeat(100_000);
-    let mut all = Vec::new();
+    let mut data = Vec::new();
     let mut write = |node: &Server| {
-        let text = format!("{} {text}", all.len());
+        let text = format!("{} {text}", data.len());
         publish(node, "a", &text);
-        all.push(text);
+        data.push(text);
     };
     write(&node_a);
     let first = Stream::open(&node_a, "/sub/a?since=oldest", &[]).event();
     let first = first.expect("an event").id;
     let jetstream = JetStream::of(&servers);
     let purged = || (0..PARTITIONS).any(|it| jetstream.first(it) > 1);
-    let of = |node: &Server, partition: usize| partitions(node)[partition]["checkpoint"].as_u64();
+    let newest_checkpoint =
+        |node: &Server, partition: usize| partitions(node)[partition]["checkpoint"].as_u64();
     let has_it = |it: &Value| {
-        let bytes = |of: &str| it[of].as_u64().unwrap_or(0);
+        let bytes = |newest_checkpoint: &str| it[newest_checkpoint].as_u64().unwrap_or(0);
         bytes("behind_bytes").max(bytes("checkpoint_bytes")) > 100_000
     };
     let partition = eventually("the partition", || {
@@ -373,20 +381,22 @@ fn purge_by_the_steward_loses_no_message_of_a_resumed_client() {
     });
     // This is less than the limit at which NATS itself would drop batches.
     for _ in 0..5 {
-        let before = of(&node_a, partition);
+        let before = newest_checkpoint(&node_a, partition);
         (0..12).for_each(|_| write(&node_a));
-        until("a checkpoint", || of(&node_a, partition) > before);
+        until("a checkpoint", || {
+            newest_checkpoint(&node_a, partition) > before
+        });
     }
     until("a purge", purged);
-    let kept = jetstream.checkpoints(partition as u64);
+    let checkpoints = jetstream.checkpoints(partition as u64);
     assert!(
-        jetstream.first(partition as u64) <= sequence(&kept[1]),
+        jetstream.first(partition as u64) <= sequence(&checkpoints[1]),
         "the older one can be read on from"
     );
-    let late = node(&servers, history);
-    for node in [&node_a, &late] {
+    let late_node = node(&servers, history);
+    for node in [&node_a, &late_node] {
         let mut stream = Stream::open(node, "/sub/a", &[("Last-Event-ID", &first)]);
-        assert_eq!(stream.data(all.len() - 1), all[1..]);
+        assert_eq!(stream.data(data.len() - 1), data[1..]);
         assert_eq!(port::ask(node.admin(), "GET /readyz", None).status, 200);
     }
 }
@@ -408,9 +418,9 @@ fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
     let mut command = std::process::Command::new(program());
     let url = format!("http://{}", node_a.admin());
     command.args(["cluster", "status", "--url", &url]);
-    let shown = program::output(&mut command).stdout;
-    let shown = String::from_utf8(shown).expect("text").to_lowercase();
-    assert!(shown.contains("checkpoint_age_s"), "{shown}");
+    let status = program::output(&mut command).stdout;
+    let status = String::from_utf8(status).expect("text").to_lowercase();
+    assert!(status.contains("checkpoint_age_s"), "{status}");
     let metric = |name: &str| port::metric(node_a.admin(), name);
     // A checkpoint is listed before it is counted.
     until("the count of the checkpoints", || {
@@ -431,17 +441,17 @@ fn checkpoints_of_a_node_with_a_fast_clock_keep_unexpired_messages() {
     };
     let fields = [("Crore-TTL", "600"), KEY[0]];
     let publish_again = |node: &Server| once(node, "POST", "/pub/kept", &fields, "kept");
-    let ahead = clock.server(&settings_of(&servers, ""));
-    assert!([201, 202].contains(&publish_again(&ahead).status));
-    await_checkpoints(&ahead);
+    let node_ahead = clock.server(&settings_of(&servers, ""));
+    assert!([201, 202].contains(&publish_again(&node_ahead).status));
+    await_checkpoints(&node_ahead);
     // The next checkpoint of this partition begins with the one before.
-    publish(&ahead, "kept", "later");
-    await_checkpoints(&ahead);
-    ahead.kill();
-    let right = node(&servers, "");
-    let mut stream = Stream::open(&right, "/sub/kept?since=oldest", &[]);
+    publish(&node_ahead, "kept", "later");
+    await_checkpoints(&node_ahead);
+    node_ahead.kill();
+    let correct_node = node(&servers, "");
+    let mut stream = Stream::open(&correct_node, "/sub/kept?since=oldest", &[]);
     assert_eq!(stream.data(2), ["kept", "later"]);
-    let retry = publish_again(&right);
+    let retry = publish_again(&correct_node);
     let replayed = retry.header("idempotency-replayed");
     assert_eq!(replayed.as_deref(), Some("true"), "{retry:?}");
 }

@@ -19,14 +19,14 @@ fn clock_that_is_ahead_is_reported_and_loses_no_message() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let right = node(&servers);
-    let wrong = clock.server(&settings(&servers));
-    wrong.await_log("s ahead of that of NATS");
-    for (at, topic) in [(&right, "a"), (&wrong, "b")] {
+    let correct_node = node(&servers);
+    let late_clock_node = clock.server(&settings(&servers));
+    late_clock_node.await_log("s ahead of that of NATS");
+    for (at, topic) in [(&correct_node, "a"), (&late_clock_node, "b")] {
         let fields = [("Crore-TTL", "600"), ("Idempotency-Key", "\"k\"")];
         let answer = once(at, "POST", &format!("/pub/{topic}"), &fields, "kept");
         assert!([201, 202].contains(&answer.status), "{answer:?}");
-        for node in [&right, &wrong] {
+        for node in [&correct_node, &late_clock_node] {
             let mut stream = Stream::open(node, &format!("/sub/{topic}?since=oldest"), &[]);
             assert_eq!(stream.data(1), ["kept"]);
             let retry = once(node, "POST", &format!("/pub/{topic}"), &fields, "kept");
@@ -35,7 +35,7 @@ fn clock_that_is_ahead_is_reported_and_loses_no_message() {
         }
     }
     until("the problem at both nodes", || {
-        [&right, &wrong].into_iter().all(|node| {
+        [&correct_node, &late_clock_node].into_iter().all(|node| {
             let status = get(node.admin(), "cluster");
             let problems = status["problems"].as_array().expect("problems");
             let mut texts = problems.iter().filter_map(|problem| problem.as_str());

@@ -36,14 +36,14 @@ fn subscribers_of_a_topic_are_counted_over_all_answering_nodes() {
         .map(|_| Stream::open(&node_a, "/sub/a", &[]))
         .collect();
     streams.extend((0..3).map(|_| Stream::open(&node_b, "/sub/a", &[])));
-    for (server, own) in [(&node_a, 2), (&node_b, 3)] {
+    for (server, own_count) in [(&node_a, 2), (&node_b, 3)] {
         until("all subscribers", || {
             subscribers_and_silent_nodes(server) == (5, 0)
         });
-        let shown = topic(server);
-        assert_eq!(shown["subscribers"], own, "{shown}");
-        assert_eq!(shown["cluster"]["subscribers"], 5, "{shown}");
-        assert_eq!(shown["cluster"]["unanswered"], serde_json::json!([]));
+        let topic_info = topic(server);
+        assert_eq!(topic_info["subscribers"], own_count, "{topic_info}");
+        assert_eq!(topic_info["cluster"]["subscribers"], 5, "{topic_info}");
+        assert_eq!(topic_info["cluster"]["unanswered"], serde_json::json!([]));
     }
     until("the sums", || {
         let sum = &get(node_a.admin(), "cluster")["sum"];
@@ -56,9 +56,12 @@ fn subscribers_of_a_topic_are_counted_over_all_answering_nodes() {
         .map(|it| it["name"].clone());
     node_b.signal("STOP");
     assert_eq!(subscribers_and_silent_nodes(&node_a), (2, 1));
-    let shown = topic(&node_a);
-    assert_eq!(shown["cluster"]["subscribers"], 2, "{shown}");
-    assert_eq!(shown["cluster"]["unanswered"][0], name.expect("a name"));
+    let topic_info = topic(&node_a);
+    assert_eq!(topic_info["cluster"]["subscribers"], 2, "{topic_info}");
+    assert_eq!(
+        topic_info["cluster"]["unanswered"][0],
+        name.expect("a name")
+    );
     until("a dead node", || {
         subscribers_and_silent_nodes(&node_a) == (2, 0)
     });
@@ -80,8 +83,8 @@ fn each_node_has_the_documented_metrics_of_all_nodes() {
     let rows = page
         .lines()
         .filter(|line| line.starts_with("| `crore_cluster_node_"));
-    let named: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
-    assert!(named.len() >= 4, "{named:?}");
+    let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
+    assert!(documented.len() >= 4, "{documented:?}");
     until("all metrics of both nodes", || {
         let body = port::ask(node_a.admin(), "GET /metrics", None).body;
         let lines = body
@@ -96,10 +99,10 @@ fn each_node_has_the_documented_metrics_of_all_nodes() {
             .iter()
             .any(|line| line.starts_with("crore_cluster_node_clients{") && line.ends_with(" 3"));
         assert!(
-            exported.is_subset(&named),
-            "{exported:?}, and the page has {named:?}"
+            exported.is_subset(&documented),
+            "{exported:?}, and the page has {documented:?}"
         );
-        exported == named && lines.len() == 2 * named.len() && clients
+        exported == documented && lines.len() == 2 * documented.len() && clients
     });
     let stats = get(node_a.admin(), "stats");
     assert_eq!(stats["cluster"], "test");

@@ -14,8 +14,8 @@ struct Example(Child, PathBuf);
 impl Drop for Example {
     fn drop(&mut self) {
         let pid = self.0.id().to_string();
-        let ended = Command::new("kill").arg(pid).status();
-        if ended.is_ok_and(|status| status.success()) {
+        let status = Command::new("kill").arg(pid).status();
+        if status.is_ok_and(|status| status.success()) {
             let _ = self.0.wait();
         }
         let _ = std::fs::remove_dir_all(&self.1);
@@ -34,10 +34,10 @@ fn ports() -> (u16, u16) {
         all.into_iter().all(is_free)
     });
     let nats = (22_000..24_000).step_by(4).find(|first| {
-        let each = |first: u16| (1..=3).all(|n| is_free(first + n));
+        let is_free_for_nodes = |first: u16| (1..=3).all(|n| is_free(first + n));
         [0, 2_000, 4_000]
             .into_iter()
-            .all(|offset| each(first + offset))
+            .all(|offset| is_free_for_nodes(first + offset))
     });
     (nodes.expect("free ports"), nats.expect("free ports"))
 }
@@ -62,23 +62,23 @@ fn example_reports_a_ready_cluster_on_the_chosen_ports() {
         .expect("bash");
     let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
     let _example = Example(child, directory);
-    let mut before = String::new();
-    let ready = stderr.lines().map_while(Result::ok).find(|line| {
-        before.push_str(line);
-        before.push('\n');
+    let mut lines_before = String::new();
+    let ready_line = stderr.lines().map_while(Result::ok).find(|line| {
+        lines_before.push_str(line);
+        lines_before.push('\n');
         line.starts_with("The cluster is ready")
     });
-    let ready = ready.unwrap_or_else(|| panic!("it is not ready:\n{before}"));
-    for (base, other) in [(nodes, nodes + 10), (nodes + 10, nodes)] {
+    let ready_line = ready_line.unwrap_or_else(|| panic!("it is not ready:\n{lines_before}"));
+    for (base, other_port) in [(nodes, nodes + 10), (nodes + 10, nodes)] {
         assert!(
-            ready.contains(&format!("http://127.0.0.1:{base}")),
-            "{ready}"
+            ready_line.contains(&format!("http://127.0.0.1:{base}")),
+            "{ready_line}"
         );
         assert_eq!(port::ask(local(base + 1), "GET /readyz", None).status, 200);
         let answer = port::ask(local(base), &format!("PUT /pub/of-{base}"), None);
         assert_eq!(answer.status, 201, "{}", answer.body);
-        let asked = port::ask(local(other), "GET /readyz", None);
-        assert_eq!(asked.status, 404, "the data port has no such path");
+        let readiness = port::ask(local(other_port), "GET /readyz", None);
+        assert_eq!(readiness.status, 404, "the data port has no such path");
     }
 }
 
@@ -86,9 +86,9 @@ fn example_reports_a_ready_cluster_on_the_chosen_ports() {
 fn example_refuses_an_invalid_port_and_prints_its_usage() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster/run");
     let run = |arguments: &[&str]| Command::new(script).args(arguments).output().expect("bash");
-    let wrong = run(&["--port", "http"]);
-    assert!(!wrong.status.success());
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--port takes the number of a port"));
+    let refused = run(&["--port", "http"]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--port takes the number of a port"));
     let help = run(&["--help"]);
     assert!(help.status.success());
     assert!(String::from_utf8_lossy(&help.stdout).contains("--nats-port PORT"));

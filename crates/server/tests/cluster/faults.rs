@@ -7,7 +7,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, port, until};
 use crate::{node, two_nodes};
 
-fn ready(server: &Server) -> u16 {
+fn readiness(server: &Server) -> u16 {
     port::ask(server.admin(), "GET /readyz", None).status
 }
 
@@ -67,10 +67,10 @@ fn kill_of_a_nats_server_loses_no_answered_message() {
     let Some((mut servers, node_a, node_b)) = two_nodes() else {
         return;
     };
-    let mut live = Stream::open(&node_b, "/sub/a", &[]);
+    let mut live_stream = Stream::open(&node_b, "/sub/a", &[]);
     node_b.await_subscribers("a", 1);
     let killed = AtomicBool::new(false);
-    let writes = |server: &Server, name: &str| {
+    let publish_repeatedly = |server: &Server, name: &str| {
         for n in 0..60 {
             if n == 20 {
                 until("the kill", || killed.load(Ordering::Relaxed));
@@ -79,20 +79,20 @@ fn kill_of_a_nats_server_loses_no_answered_message() {
         }
     };
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| writes(&node_a, "x"));
-        let second = scope.spawn(|| writes(&node_b, "y"));
+        let first = scope.spawn(|| publish_repeatedly(&node_a, "x"));
+        let second = scope.spawn(|| publish_repeatedly(&node_b, "y"));
         servers.kill(0);
         killed.store(true, Ordering::Relaxed);
         first.join().expect("it has written");
         second.join().expect("it has written");
     });
-    let all = log_of(&node_a, "a", 120);
-    assert_eq!(log_of(&node_b, "a", 120), all);
-    let events = (0..120).map(|_| live.event().expect("an event"));
+    let log = log_of(&node_a, "a", 120);
+    assert_eq!(log_of(&node_b, "a", 120), log);
+    let events = (0..120).map(|_| live_stream.event().expect("an event"));
     let received: Vec<_> = events.map(|event| (event.id, event.data)).collect();
-    assert_eq!(received, all, "a live subscriber has seen the same");
+    assert_eq!(received, log, "a live subscriber has seen the same");
     for name in ["x", "y"] {
-        let texts = all.iter().filter(|(_, data)| data.starts_with(name));
+        let texts = log.iter().filter(|(_, data)| data.starts_with(name));
         let texts: Vec<&str> = texts.map(|(_, data)| data.as_str()).collect();
         let expected: Vec<String> = (0..60).map(|n| format!("{name}{n}")).collect();
         assert_eq!(texts, expected, "each once, in the order of its publisher");
@@ -107,12 +107,12 @@ fn nodes_recover_by_themselves_after_all_nats_servers_were_down() {
     publish(&node_a, "a", "before");
     let mut stream = Stream::open(&node_b, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(1), ["before"]);
-    assert_eq!(ready(&node_a), 200);
+    assert_eq!(readiness(&node_a), 200);
     for server in 0..3 {
         servers.kill(server);
     }
     until("not ready", || {
-        ready(&node_a) == 503 && ready(&node_b) == 503
+        readiness(&node_a) == 503 && readiness(&node_b) == 503
     });
     // The outcome of this publish is unknown, since it is in flight.
     let mut conn = Conn::open(&node_a);
@@ -127,7 +127,9 @@ fn nodes_recover_by_themselves_after_all_nats_servers_were_down() {
         servers.run(server);
     }
     publish_surely(&node_b, "a", "after");
-    until("ready", || ready(&node_a) == 200 && ready(&node_b) == 200);
+    until("ready", || {
+        readiness(&node_a) == 200 && readiness(&node_b) == 200
+    });
     let retry = once(&node_b, "POST", "/pub/a", &key, "during");
     assert!([201, 202].contains(&retry.status), "{retry:?}");
     let mut received = stream.data(2);

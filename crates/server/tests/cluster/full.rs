@@ -33,22 +33,22 @@ fn publish_quiet(node: &Server) {
 fn assert_quiet_topics_kept(node: &Server) {
     for n in 0..QUIET {
         let topic = format!("quiet/{n}");
-        let kept = once(node, "GET", &format!("/history/{topic}"), &[], "");
+        let history = once(node, "GET", &format!("/history/{topic}"), &[], "");
         assert!(
-            kept.text().contains(&format!("\"{n}\"")),
-            "{topic}: {kept:?}"
+            history.text().contains(&format!("\"{n}\"")),
+            "{topic}: {history:?}"
         );
     }
 }
 
 /// Writes batches to the log directly, faster than the nodes make checkpoints. Each time the log is full, the next checkpoint makes room.
 fn load(jetstream: &JetStream) {
-    let mut left = LOAD_MB * PARTITIONS as usize;
-    while left > 0 {
+    let mut remaining_mb = LOAD_MB * PARTITIONS as usize;
+    while remaining_mb > 0 {
         until("room for more of the load", || {
-            let of_each = left.div_ceil(PARTITIONS as usize);
+            let of_each = remaining_mb.div_ceil(PARTITIONS as usize);
             let written = jetstream.fill(PARTITIONS, of_each, MB);
-            left = left.saturating_sub(written);
+            remaining_mb = remaining_mb.saturating_sub(written);
             written > 0
         });
     }
@@ -96,10 +96,10 @@ fn nodes_that_start_with_a_full_log_make_room() {
     let node = node(&servers);
     assert_quiet_topics_kept(&node);
     let mut conn = Conn::open(&node);
-    let waits = conn
+    let unanswered = conn
         .stream()
         .set_read_timeout(Some(crate::support::PATIENCE));
-    waits.expect("a timeout");
+    unanswered.expect("a timeout");
     let refused = conn.request("POST", "/pub/a", &[], "refused");
     assert_eq!(refused.status, 503, "{refused:?}");
     until("room", || {

@@ -17,10 +17,10 @@ const LINES: usize = 1000;
 
 /// A node that keeps all messages.
 fn node(servers: &Servers, checkpoint_bytes: &str) -> Server {
-    let wanted = format!(
+    let expected = format!(
         "checkpoint_bytes = \"{checkpoint_bytes}\"\nhistory_bytes = 0\n[limits]\nlog_bytes = \"8GiB\"\n[[rule]]"
     );
-    let settings = settings(servers).replace("[[rule]]", &wanted);
+    let settings = settings(servers).replace("[[rule]]", &expected);
     let settings = settings.replace("log_messages = 1000", "log_messages = 100000");
     Server::with_admin(&format!("{settings}log_bytes = \"1GiB\"\n"))
 }
@@ -28,9 +28,12 @@ fn node(servers: &Servers, checkpoint_bytes: &str) -> Server {
 /// Starts an empty node. Returns the seconds until it is ready, and its resident memory.
 fn join(servers: &Servers, checkpoint_bytes: &str) -> (f64, u64) {
     let began = Instant::now();
-    let late = node(servers, checkpoint_bytes);
-    assert_eq!(port::ask(late.admin(), "GET /readyz", None).status, 200);
-    (began.elapsed().as_secs_f64(), late.resident_bytes())
+    let late_node = node(servers, checkpoint_bytes);
+    assert_eq!(
+        port::ask(late_node.admin(), "GET /readyz", None).status,
+        200
+    );
+    (began.elapsed().as_secs_f64(), late_node.resident_bytes())
 }
 
 #[test]
@@ -53,27 +56,31 @@ fn an_empty_node_joins_a_long_history() {
         let answer = conn.request("POST", "/pub", &headers, &lines);
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let shown = || port::get(node_a.admin(), "cluster")["partitions"].clone();
+    let partitions = || port::get(node_a.admin(), "cluster")["partitions"].clone();
     let sum = |of: &str| -> u64 {
-        let shown = shown();
-        let all = shown.as_array().expect("partitions").iter();
+        let partitions = partitions();
+        let all = partitions.as_array().expect("partitions").iter();
         all.map(|it| it[of].as_u64().unwrap_or(0)).sum()
     };
     let (log_s, log_memory) = join(&servers, "512GiB");
     let log_bytes = sum("bytes");
     drop(node_a);
-    let two = node(&servers, "1MiB");
-    let admin = two.admin();
+    let second_node = node(&servers, "1MiB");
+    let admin = second_node.admin();
     let has_all = |it: &serde_json::Value| it["checkpoint"].is_u64();
     let are_there = || {
-        let shown = port::get(admin, "cluster")["partitions"].clone();
-        shown.as_array().expect("partitions").iter().all(has_all)
+        let partitions = port::get(admin, "cluster")["partitions"].clone();
+        partitions
+            .as_array()
+            .expect("partitions")
+            .iter()
+            .all(has_all)
     };
     while !are_there() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    let shown = port::get(admin, "cluster")["partitions"].clone();
-    let all = shown.as_array().expect("partitions").iter();
+    let partitions = port::get(admin, "cluster")["partitions"].clone();
+    let all = partitions.as_array().expect("partitions").iter();
     let checkpoint_bytes: u64 = all.filter_map(|it| it["checkpoint_bytes"].as_u64()).sum();
     let (checkpoint_s, checkpoint_memory) = join(&servers, "512GiB");
     let result = json!({

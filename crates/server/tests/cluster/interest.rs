@@ -32,7 +32,7 @@ fn topic_has_interest_while_any_node_has_a_subscriber() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
-    let before = subscriber(&node_b, "a/1");
+    let subscriber_before = subscriber(&node_b, "a/1");
     let mut follower = Follower::open(&node_a, "/interest?match=a/%23");
     let mut follower_b = Follower::open(&node_b, "/interest?match=a/%23");
     assert_eq!(*follower_b.read_snapshot(), topic_set(["a/1"]));
@@ -43,8 +43,8 @@ fn topic_has_interest_while_any_node_has_a_subscriber() {
         }
     };
     // Events for one topic may come several times before this node knows the other node's subscriber, so only the final set is compared.
-    let until_present = |follower: &mut Follower, all: BTreeSet<String>| {
-        while follower.topics != all {
+    let read_until_all = |follower: &mut Follower, topics_seen: BTreeSet<String>| {
+        while follower.topics != topics_seen {
             follower.next();
         }
     };
@@ -54,16 +54,16 @@ fn topic_has_interest_while_any_node_has_a_subscriber() {
     // A topic has interest until its last subscriber at any node leaves. The follower is not told of topics that it does not follow.
     let also_at_a = subscriber(&node_a, "a/1");
     let _not_followed = subscriber(&node_b, "b");
-    drop(before);
+    drop(subscriber_before);
     let second_topic = subscriber(&node_b, "a/2");
     assert_eq!(next_change(&mut follower), first("a/2"));
-    until_present(&mut follower_b, topic_set(["a/1", "a/2"]));
+    read_until_all(&mut follower_b, topic_set(["a/1", "a/2"]));
     drop(also_at_a);
     assert_eq!(next_change(&mut follower), last("a/1"));
-    until_present(&mut follower_b, topic_set(["a/2"]));
+    read_until_all(&mut follower_b, topic_set(["a/2"]));
     drop(second_topic);
     assert_eq!(next_change(&mut follower), last("a/2"));
-    until_present(&mut follower_b, topic_set([]));
+    read_until_all(&mut follower_b, topic_set([]));
     // A follower of another filter receives its own events.
     let mut second = Follower::open(&node_a, "/interest?match=b");
     assert_eq!(next_change(&mut second), first("b"));
@@ -80,17 +80,17 @@ fn large_snapshot_of_another_node_is_complete_also_after_a_pause() {
     let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
-    let mut all = BTreeSet::new();
+    let mut topics_seen = BTreeSet::new();
     let crowd = (0..CROWD.0).map(|n| {
         let topics = (0..CROWD.1).map(|m| format!("{n}/{m}/{}", "x".repeat(150)));
         let topics: Vec<String> = topics.collect();
         let query: Vec<String> = topics.iter().map(|it| format!("topic={it}")).collect();
-        all.extend(topics);
+        topics_seen.extend(topics);
         Stream::open(&node_b, &format!("/sub?{}", query.join("&")), &[])
     });
     let mut crowd: Vec<Stream> = crowd.collect();
     let mut follower = Follower::open(&node_a, "/interest");
-    while follower.topics != all {
+    while follower.topics != topics_seen {
         follower.next();
     }
     // Subscribers of a node that others take for dead no longer count. They count again when the node comes back.
@@ -99,7 +99,7 @@ fn large_snapshot_of_another_node_is_complete_also_after_a_pause() {
         follower.next();
     }
     node_b.signal("CONT");
-    while follower.topics != all {
+    while follower.topics != topics_seen {
         follower.next();
     }
     crowd.truncate(1);

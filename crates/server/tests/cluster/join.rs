@@ -16,14 +16,14 @@ fn joined_node_has_the_earlier_messages() {
     for text in &texts {
         publish(&node_a, "a", text);
     }
-    let late = node(&servers);
-    late.await_log("in the log of the cluster `test`");
+    let late_node = node(&servers);
+    late_node.await_log("in the log of the cluster `test`");
     assert_eq!(
-        Stream::open(&late, "/sub/a?since=oldest", &[]).data(50),
+        Stream::open(&late_node, "/sub/a?since=oldest", &[]).data(50),
         texts
     );
     node_a.stop();
-    late.stop();
+    late_node.stop();
     // The log outlives all nodes.
     let restarted = node(&servers);
     assert_eq!(
@@ -38,7 +38,7 @@ fn node_that_cannot_join_reports_the_reason() {
         return;
     };
     let node_a = node(&servers);
-    let wrong = [
+    let wrong_settings = [
         (
             format!(
                 "{}\n[limits]\nmessage_bytes = \"4MiB\"\n",
@@ -55,7 +55,7 @@ fn node_that_cannot_join_reports_the_reason() {
             vec!["partitions = 8", "partitions = 4"],
         ),
     ];
-    for (settings, words) in wrong {
+    for (settings, words) in wrong_settings {
         let log = refusal(&settings);
         for word in words {
             assert!(log.contains(word), "{word:?} is not in: {log}");
@@ -72,8 +72,8 @@ fn a_node_takes_the_number_of_partitions_that_its_cluster_has() {
     let first = format!("partitions = 8\n{}", settings(&servers));
     let nodes = [Server::with_admin(&first), node(&servers)];
     for node in &nodes {
-        let shown = port::get(node.admin(), "cluster");
-        assert_eq!(shown["partitions"].as_array().map(Vec::len), Some(8));
+        let status = port::get(node.admin(), "cluster");
+        assert_eq!(status["partitions"].as_array().map(Vec::len), Some(8));
     }
 }
 

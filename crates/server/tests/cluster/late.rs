@@ -34,11 +34,11 @@ struct RelayState {
 fn set_ahead(bytes: &mut [u8], ahead_s: i64) {
     const BEGIN: &[u8] = b"$JS.ACK.";
     let mut position = 0;
-    while let Some(begin) = bytes[position..]
+    while let Some(subject_start) = bytes[position..]
         .windows(BEGIN.len())
         .position(|it| it == BEGIN)
     {
-        position += begin + BEGIN.len();
+        position += subject_start + BEGIN.len();
         let subject = bytes[position..].split_mut(|it| b" \r".contains(it)).next();
         let mut tokens = subject.expect("a part").split_mut(|it| *it == b'.');
         let nanoseconds = tokens.find(|it| it.len() == 19 && it.iter().all(u8::is_ascii_digit));
@@ -128,50 +128,50 @@ fn messages_with_an_unknown_outcome_never_follow_newer_ones_after_a_cut() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (relay, near) = node_behind_relay(&servers);
-    let far = node(&servers);
-    let is_ready = || port::ask(near.admin(), "GET /readyz", None).status == 200;
+    let (relay, near_node) = node_behind_relay(&servers);
+    let far_node = node(&servers);
+    let is_ready = || port::ask(near_node.admin(), "GET /readyz", None).status == 200;
     let retain = |id, payload| Publish {
         retain: true,
         ..mqtt::message("state", 1, id, payload)
     };
-    let mut there = client(&near, "publisher");
-    there.deliver(&retain(1, b"v0"));
+    let mut remote_client = client(&near_node, "publisher");
+    remote_client.deliver(&retain(1, b"v0"));
     until("the first value", || {
-        once(&far, "GET", "/history/state", &[], "")
+        once(&far_node, "GET", "/history/state", &[], "")
             .text()
             .contains("v0")
     });
 
     relay.close(true);
-    there.publish(&retain(2, b"v1"));
+    remote_client.publish(&retain(2, b"v1"));
     let key = [("Idempotency-Key", "\"k\"")];
-    let mut http = Conn::open(&near);
+    let mut http = Conn::open(&near_node);
     let timeout = http.stream().set_read_timeout(Some(PATIENCE));
     timeout.expect("a timeout");
     let answer = http.request("POST", "/pub/state", &key, "v2");
     assert_eq!(answer.status, 503, "{answer:?}");
-    let last = there.packet_or_end();
+    let last = remote_client.packet_or_end();
     let is_acknowledged = last.is_some_and(|it| matches!(it.packet(), Packet::PubAck(_)));
     assert!(!is_acknowledged, "the client was closed");
-    client(&far, "publisher").deliver(&retain(1, b"v5"));
+    client(&far_node, "publisher").deliver(&retain(1, b"v5"));
     until("not ready", || !is_ready());
     relay.close(false);
     until("ready", is_ready);
 
-    publish_surely(&near, "state", "v6");
+    publish_surely(&near_node, "state", "v6");
     let all = |server| {
         let all = log_of(server, "state", 3).into_iter();
         all.map(|(_, data)| data).collect::<Vec<_>>()
     };
-    for server in [&near, &far] {
+    for server in [&near_node, &far_node] {
         assert_eq!(all(server), ["v0", "v5", "v6"]);
         assert_eq!(retained(server, "state"), "v5");
     }
     // The publish never took effect, so its key is free.
-    let again = once(&far, "POST", "/pub/state", &key, "v2");
-    assert!([201, 202].contains(&again.status), "{again:?}");
-    assert_eq!(again.header("idempotency-replayed"), None);
+    let repeated = once(&far_node, "POST", "/pub/state", &key, "v2");
+    assert!([201, 202].contains(&repeated.status), "{repeated:?}");
+    assert_eq!(repeated.header("idempotency-replayed"), None);
 }
 
 /// A client publishes at another node after its connection here has ended. Its earlier publish must not overwrite the later one.
@@ -180,30 +180,30 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (relay, near) = node_behind_relay(&servers);
-    let far = node(&servers);
+    let (relay, near_node) = node_behind_relay(&servers);
+    let far_node = node(&servers);
     let retain = |id, payload| Publish {
         retain: true,
         ..mqtt::message("state", 1, id, payload)
     };
-    let mut there = client(&near, "publisher");
-    there.deliver(&retain(1, b"v0"));
-    let mut idle = client(&near, "idle");
+    let mut remote_client = client(&near_node, "publisher");
+    remote_client.deliver(&retain(1, b"v0"));
+    let mut idle = client(&near_node, "idle");
 
     relay.close(true);
-    there.publish(&retain(2, b"v1"));
+    remote_client.publish(&retain(2, b"v1"));
     assert_eq!(idle.end(), Some(ReasonCode::SERVER_BUSY));
     // The server would answer this publish before the log has it, so it disconnects the client instead.
-    there.publish(&retain(3, b"v2"));
-    assert_eq!(there.end(), Some(ReasonCode::SERVER_BUSY));
+    remote_client.publish(&retain(3, b"v2"));
+    assert_eq!(remote_client.end(), Some(ReasonCode::SERVER_BUSY));
     relay.close(false);
-    client(&far, "publisher").deliver(&retain(1, b"v5"));
+    client(&far_node, "publisher").deliver(&retain(1, b"v5"));
 
     until("ready", || {
-        port::ask(near.admin(), "GET /readyz", None).status == 200
+        port::ask(near_node.admin(), "GET /readyz", None).status == 200
     });
-    publish_surely(&near, "state", "v6");
-    for server in [&near, &far] {
+    publish_surely(&near_node, "state", "v6");
+    for server in [&near_node, &far_node] {
         assert_eq!(retained(server, "state"), "v5");
     }
 }

@@ -96,11 +96,11 @@ pub fn assert_knows_key(node_a: &Server, node_b: &Server, topic: &str) {
     let first = once(node_a, "POST", &target, &KEY, "once");
     assert!([201, 202].contains(&first.status), "{first:?}");
     for node in [node_b, node_a] {
-        let again = once(node, "POST", &target, &KEY, "once");
-        let replayed = again.header("idempotency-replayed");
-        assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+        let repeated = once(node, "POST", &target, &KEY, "once");
+        let replayed = repeated.header("idempotency-replayed");
+        assert_eq!(replayed.as_deref(), Some("true"), "{repeated:?}");
         let position = |text: &str| text.lines().last().map(str::to_string);
-        assert_eq!(position(again.text()), position(first.text()));
+        assert_eq!(position(repeated.text()), position(first.text()));
     }
     publish(node_b, topic, "two");
     for node in [node_a, node_b] {

@@ -42,15 +42,15 @@ fn node_that_has_not_read_its_log_is_alive_but_not_ready() {
     });
     let get = |path: &str| port::ask(admin.addr(), &format!("GET {path}"), None);
     assert_eq!(get("/healthz").status, 200);
-    let ready = get("/readyz");
+    let readiness = get("/readyz");
     assert_eq!(
-        (ready.status, ready.body.contains("reads its log")),
+        (readiness.status, readiness.body.contains("reads its log")),
         (503, true)
     );
-    let other = get("/api/v1/cluster");
-    assert_eq!(other.status, 503);
-    assert!(other.head.to_lowercase().contains("retry-after: 1"));
-    assert!(other.json()["error"].is_string());
+    let status = get("/api/v1/cluster");
+    assert_eq!(status.status, 503);
+    assert!(status.head.to_lowercase().contains("retry-after: 1"));
+    assert!(status.json()["error"].is_string());
     // A request with a foreign Host name learns nothing here either.
     let rebound = port::raw(
         admin.addr(),

@@ -52,13 +52,17 @@ fn revocation_at_one_node_takes_effect_at_all_and_at_later_nodes() {
     assert_eq!(poll.response().status, 401);
     assert_eq!(publish(&node_b, &ann), 401);
     assert_eq!(publish(&node_b, &bob), 202);
-    let late = node(&servers);
-    assert_eq!(publish(&late, &ann), 401, "the first request that it takes");
-    let listed = get(late.admin(), "revocations");
+    let late_node = node(&servers);
+    assert_eq!(
+        publish(&late_node, &ann),
+        401,
+        "the first request that it takes"
+    );
+    let listed = get(late_node.admin(), "revocations");
     assert_eq!(listed["revocations"][0]["id"], "user:ann");
     let undo = "DELETE /api/v1/revocations/user:ann";
     assert_eq!(change(&node_b, undo, None), 200);
-    for node in [&node_a, &node_b, &late] {
+    for node in [&node_a, &node_b, &late_node] {
         until("ann is let in again", || publish(node, &ann) == 202);
     }
     servers.kill(0);

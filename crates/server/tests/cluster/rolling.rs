@@ -23,8 +23,8 @@ const MESSAGES_PER_REPLACEMENT: usize = 40;
 const PARTITIONS: u64 = 4;
 
 fn program_before() -> PathBuf {
-    let named = std::env::var_os("CRORE_PROGRAM_BEFORE");
-    named
+    let program = std::env::var_os("CRORE_PROGRAM_BEFORE");
+    program
         .expect("CRORE_PROGRAM_BEFORE names the program of an earlier build")
         .into()
 }
@@ -47,10 +47,10 @@ fn await_all_nodes(nodes: &[&Server]) {
     for node in nodes {
         for program in [program_before(), program()] {
             until("a whole cluster", || {
-                let shown = status_by(&program, node, &["--json"]);
-                let all: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+                let status = status_by(&program, node, &["--json"]);
+                let all: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
                 let count = all["nodes"].as_array().map(Vec::len);
-                shown.status.success() && count == Some(nodes.len())
+                status.status.success() && count == Some(nodes.len())
             });
         }
     }
@@ -62,10 +62,10 @@ fn nodes_of_two_builds_have_the_same_messages_positions_values_and_keys() {
     let Some(servers) = Servers::start(3) else {
         return;
     };
-    let old = Server::from_build(&program_before(), &settings(&servers));
+    let old_node = Server::from_build(&program_before(), &settings(&servers));
     let new = Server::from_build(&program(), &settings(&servers));
-    await_all_nodes(&[&old, &new]);
-    for (node_a, node_b, name) in [(&old, &new, "up"), (&new, &old, "down")] {
+    await_all_nodes(&[&old_node, &new]);
+    for (node_a, node_b, name) in [(&old_node, &new, "up"), (&new, &old_node, "down")] {
         let topic = |kind: &str| format!("{name}/{kind}");
         reach::assert_reaches(node_a, node_b, &topic("any"));
         reach::assert_reaches_by_mqtt(node_a, node_b, &topic("mqtt"));
@@ -74,7 +74,7 @@ fn nodes_of_two_builds_have_the_same_messages_positions_values_and_keys() {
         reach::assert_knows_key(node_a, node_b, &topic("keyed"));
         reach::assert_deletes(node_a, node_b, &topic("topics"));
     }
-    await_all_nodes(&[&old, &new]);
+    await_all_nodes(&[&old_node, &new]);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn checkpoints_of_each_build_are_read_by_the_other() {
         return;
     };
     let plain = checkpoint::node_of(&program_before(), &servers, "");
-    let shown = &checkpoint::partitions(&plain)[0];
-    if shown.get("checkpoint").is_none() {
+    let status = &checkpoint::partitions(&plain)[0];
+    if status.get("checkpoint").is_none() {
         eprintln!("left out: the earlier build makes no checkpoints");
         return;
     }
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// Reads until it has this many events. Returns all events so far.
-    fn all(&mut self, count: usize) -> Vec<(String, String)> {
+    fn read_all(&mut self, count: usize) -> Vec<(String, String)> {
         while self.read.len() < count {
             self.read
                 .push(self.stream.event().expect("the stream goes on"));
@@ -155,7 +155,7 @@ fn rolling_upgrade_and_downgrade_lose_no_message() {
     let (mut leaving, mut staying) = (start(&before), start(&before));
     publish_surely(&leaving, "a", "first");
     // One reader at each node.
-    let (mut leaves, mut stays) = (Reader::open(&leaving), Reader::open(&staying));
+    let (mut leaving_reader, mut staying_reader) = (Reader::open(&leaving), Reader::open(&staying));
     let mut published = vec!["first".to_string()];
     for (step, program) in [&now, &now, &before, &before].into_iter().enumerate() {
         let meanwhile: Vec<String> = (0..MESSAGES_PER_REPLACEMENT)
@@ -175,17 +175,17 @@ fn rolling_upgrade_and_downgrade_lose_no_message() {
             writer.join().expect("all are published");
             joined
         });
-        leaves.move_to(&joined);
+        leaving_reader.move_to(&joined);
         published.extend(meanwhile);
         let count = published.len();
         assert_eq!(log_of(&joined, "a", count), log_of(&staying, "a", count));
         await_all_nodes(&[&staying, &joined]);
         (leaving, staying) = (staying, joined);
-        (leaves, stays) = (stays, leaves);
+        (leaving_reader, staying_reader) = (staying_reader, leaving_reader);
     }
     let all = log_of(&staying, "a", published.len());
-    for mut reader in [leaves, stays] {
-        assert_eq!(reader.all(published.len()), all);
+    for mut reader in [leaving_reader, staying_reader] {
+        assert_eq!(reader.read_all(published.len()), all);
     }
     let texts: Vec<&String> = all.iter().map(|(_, data)| data).collect();
     let expected: Vec<&String> = published.iter().collect();

@@ -37,19 +37,28 @@ fn status_shows_all_nodes_and_fails_when_a_nats_server_is_down() {
             .as_array()
             .is_some_and(|nodes| nodes.len() == 2)
     });
-    let shown = json();
-    let nodes = shown["nodes"].as_array().expect("nodes");
-    assert_eq!(nodes.len(), 2, "{shown:#}");
+    let status_json = json();
+    let nodes = status_json["nodes"].as_array().expect("nodes");
+    assert_eq!(nodes.len(), 2, "{status_json:#}");
     for node in [&node_a, &node_b] {
         let admin = format!("http://{}", node.admin());
-        assert!(nodes.iter().any(|it| it["admin"] == admin), "{shown:#}");
+        assert!(
+            nodes.iter().any(|it| it["admin"] == admin),
+            "{status_json:#}"
+        );
     }
-    assert_eq!(shown["partitions"].as_array().expect("partitions").len(), 4);
-    assert_eq!(shown["partitions"][0]["replicas_current"], 3);
-    let sync = shown["engine"]["sync"].as_array().expect("a list");
+    assert_eq!(
+        status_json["partitions"]
+            .as_array()
+            .expect("partitions")
+            .len(),
+        4
+    );
+    assert_eq!(status_json["partitions"][0]["replicas_current"], 3);
+    let sync = status_json["engine"]["sync"].as_array().expect("a list");
     assert!(
         sync.len() == 3 && sync.iter().all(|it| it["always"] == true),
-        "{shown:#}"
+        "{status_json:#}"
     );
     let text = String::from_utf8(status(&node_a, &[]).stdout).expect("text");
     assert!(
@@ -62,20 +71,20 @@ fn status_shows_all_nodes_and_fails_when_a_nats_server_is_down() {
         let text = String::from_utf8_lossy(&failed.stdout).to_string();
         failed.status.code() == Some(1) && text.contains("away or behind")
     });
-    let none = Server::with_admin("");
-    let failed = status(&none, &[]);
+    let without_cluster = Server::with_admin("");
+    let failed = status(&without_cluster, &[]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("no node of a cluster"));
 }
 
 fn json(server: &Server) -> (Option<i32>, Value) {
-    let shown = status(server, &["--json"]);
-    let json = serde_json::from_slice(&shown.stdout).expect("JSON");
-    (shown.status.code(), json)
+    let status_json = status(server, &["--json"]);
+    let json = serde_json::from_slice(&status_json.stdout).expect("JSON");
+    (status_json.status.code(), json)
 }
 
-fn has_problem(shown: &Value, words: &[&str]) -> bool {
-    let problems = shown["problems"].as_array().expect("problems");
+fn has_problem(status_json: &Value, words: &[&str]) -> bool {
+    let problems = status_json["problems"].as_array().expect("problems");
     let mut texts = problems.iter().filter_map(Value::as_str);
     texts.any(|text| words.iter().all(|word| text.contains(word)))
 }
@@ -87,8 +96,8 @@ fn dead_node_stays_in_the_status_until_another_has_its_name() {
     };
     let (node_a, node_b) = (node(&servers), node(&servers));
     until("a whole cluster", || {
-        let (code, shown) = json(&node_a);
-        code == Some(0) && shown["nodes"].as_array().map(Vec::len) == Some(2)
+        let (code, status_json) = json(&node_a);
+        code == Some(0) && status_json["nodes"].as_array().map(Vec::len) == Some(2)
     });
     let address = node_b.address().to_string();
     let name = json(&node_b).1["nodes"]
@@ -97,27 +106,27 @@ fn dead_node_stays_in_the_status_until_another_has_its_name() {
         .map(|it| it["name"].as_str().expect("a name").to_string())
         .expect("its name");
     node_b.kill();
-    let row_of = |shown: &Value| {
-        let all = shown["nodes"].as_array().expect("nodes");
+    let row_of = |status_json: &Value| {
+        let all = status_json["nodes"].as_array().expect("nodes");
         all.iter().find(|it| it["name"] == name[..]).cloned()
     };
     until("its death", || {
-        let (code, shown) = json(&node_a);
-        let dead = row_of(&shown).expect("it is shown");
+        let (code, status_json) = json(&node_a);
+        let dead_row = row_of(&status_json).expect("it is shown");
         // The dead node shows as live (and silent) first.
-        let is_live = dead["state"] == "live";
-        assert_eq!(code == Some(0), is_live, "{shown:#}");
+        let is_live = dead_row["state"] == "live";
+        assert_eq!(code == Some(0), is_live, "{status_json:#}");
         assert!(
-            is_live || has_problem(&shown, &["node", &name]),
-            "{shown:#}"
+            is_live || has_problem(&status_json, &["node", &name]),
+            "{status_json:#}"
         );
-        dead["state"] == "dead"
+        dead_row["state"] == "dead"
     });
-    let dead = row_of(&json(&node_a).1).expect("it is shown");
-    assert!(dead["age_s"].as_u64() >= Some(3), "{dead}");
+    let dead_row = row_of(&json(&node_a).1).expect("it is shown");
+    assert!(dead_row["age_s"].as_u64() >= Some(3), "{dead_row}");
     assert!(
-        dead["last_seen_unix_s"].as_u64() > Some(1_700_000_000),
-        "{dead}"
+        dead_row["last_seen_unix_s"].as_u64() > Some(1_700_000_000),
+        "{dead_row}"
     );
     let text = String::from_utf8(status(&node_a, &[]).stdout).expect("text");
     assert!(text.contains("dead") && text.contains(&name), "{text}");
@@ -129,8 +138,9 @@ fn dead_node_stays_in_the_status_until_another_has_its_name() {
     let listen = format!("listen = ['{address}']\n{}", settings(&servers));
     let again = Server::listening(&listen, "127.0.0.1:0");
     until("its successor", || {
-        let shown = json(&node_a).1;
-        row_of(&shown).is_some_and(|it| it["state"] == "live") && !has_problem(&shown, &[&name])
+        let status_json = json(&node_a).1;
+        row_of(&status_json).is_some_and(|it| it["state"] == "live")
+            && !has_problem(&status_json, &[&name])
     });
     drop(again);
 }
@@ -142,8 +152,8 @@ fn nodes_with_different_rules_are_named_in_the_status_and_in_the_log() {
     };
     let (node_a, alike) = (node(&servers), node(&servers));
     until("both nodes", || {
-        let (code, shown) = json(&node_a);
-        let nodes = shown["nodes"].as_array().expect("nodes");
+        let (code, status_json) = json(&node_a);
+        let nodes = status_json["nodes"].as_array().expect("nodes");
         code == Some(0) && nodes.len() == 2 && nodes.iter().all(|it| it["told"].is_object())
     });
     assert!(!has_problem(&json(&node_a).1, &["different rules"]));
@@ -152,8 +162,11 @@ fn nodes_with_different_rules_are_named_in_the_status_and_in_the_log() {
     let name = |node: &Server| format!(":{}", node.address().port());
     for node in [&node_a, &alike, &node_b] {
         until("the problem", || {
-            let (code, shown) = json(node);
-            let is_told = has_problem(&shown, &["different rules", &name(node), &name(&node_b)]);
+            let (code, status_json) = json(node);
+            let is_told = has_problem(
+                &status_json,
+                &["different rules", &name(node), &name(&node_b)],
+            );
             is_told && code == Some(1)
         });
         node.await_log("have different rules");
@@ -175,15 +188,15 @@ fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
     servers.kill(1);
     servers.kill(2);
     until("what is known", || {
-        let (code, shown) = json(&node_a);
-        let partitions = shown["partitions"].as_array().expect("partitions");
-        let always = shown["engine"]["sync"].as_array().expect("a list");
-        let always = always.iter().filter(|it| it["always"] == true).count();
-        let is_away = |it: &Value| it["replicas_current"].as_u64() <= Some(1);
+        let (code, status_json) = json(&node_a);
+        let partitions = status_json["partitions"].as_array().expect("partitions");
+        let always_rows = status_json["engine"]["sync"].as_array().expect("a list");
+        let always_rows = always_rows.iter().filter(|it| it["always"] == true).count();
+        let is_missing_replica = |it: &Value| it["replicas_current"].as_u64() <= Some(1);
         code == Some(1)
-            && always == 1
-            && has_problem(&shown, &["4 partitions take nothing"])
-            && partitions.iter().all(is_away)
+            && always_rows == 1
+            && has_problem(&status_json, &["4 partitions take nothing"])
+            && partitions.iter().all(is_missing_replica)
     });
 }
 
@@ -193,12 +206,17 @@ fn new_node_is_unhealthy_until_it_sees_itself() {
         return;
     };
     let node_a = node(&servers);
-    let began = json(&node_a);
-    let knows_itself = |shown: &Value| {
-        let nodes = shown["nodes"].as_array().expect("nodes");
+    let at_start = json(&node_a);
+    let knows_itself = |status_json: &Value| {
+        let nodes = status_json["nodes"].as_array().expect("nodes");
         nodes.iter().any(|it| it["this"] == true)
     };
-    assert_eq!(began.0 == Some(0), knows_itself(&began.1), "{:#}", began.1);
+    assert_eq!(
+        at_start.0 == Some(0),
+        knows_itself(&at_start.1),
+        "{:#}",
+        at_start.1
+    );
     until("it knows itself", || knows_itself(&json(&node_a).1));
     until("it is well", || json(&node_a).0 == Some(0));
 }

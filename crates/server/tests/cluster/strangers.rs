@@ -50,26 +50,26 @@ fn foreign_batches_stop_no_node_and_no_start() {
     poll.ask("GET", "/sub/a?since=live", &[], "");
     node_a.await_subscribers("a", 2);
     let stranger = JetStream::of(&servers);
-    let good = batch(&message("text/plain"));
-    for bad in [
+    let valid = batch(&message("text/plain"));
+    for invalid in [
         batch(&message("text/plain\r\nSet-Cookie: a=b")),
-        good[..good.len() - 1].to_vec(),
-        [&good[..], b"junk"].concat(),
+        valid[..valid.len() - 1].to_vec(),
+        [&valid[..], b"junk"].concat(),
         batch(&[100, 0, 9]),
         b"no batch".to_vec(),
         Vec::new(),
     ] {
-        stranger.write(partition("a"), &bad);
+        stranger.write(partition("a"), &invalid);
     }
     publish(&node_a, "a", "after");
     assert_eq!(stream.data(1), ["after"]);
     assert_eq!(poll.response().text(), "after");
-    let late = node(&servers);
-    for server in [&node_a, &late] {
-        let mut all = Stream::open(server, "/sub/a?since=oldest", &[]);
-        assert_eq!(all.data(2), ["before", "after"]);
+    let late_node = node(&servers);
+    for server in [&node_a, &late_node] {
+        let mut stream = Stream::open(server, "/sub/a?since=oldest", &[]);
+        assert_eq!(stream.data(2), ["before", "after"]);
     }
-    publish(&late, "a", "more");
+    publish(&late_node, "a", "more");
     assert_eq!(stream.data(1), ["more"]);
 }
 
@@ -90,9 +90,9 @@ fn foreign_batches_do_not_flood_the_log_of_a_node() {
     };
     until("the count", || is_counted(&node_a));
     // A node that reads such batches at its start does not log each of them either.
-    let late = crate::Server::with_admin(&settings(&servers));
-    until("the count", || is_counted(&late));
-    for server in [node_a, late] {
+    let late_node = crate::Server::with_admin(&settings(&servers));
+    until("the count", || is_counted(&late_node));
+    for server in [node_a, late_node] {
         let log = server.stop();
         assert_eq!(log.matches("is no batch").count(), 1, "{log}");
     }

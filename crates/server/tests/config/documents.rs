@@ -98,13 +98,13 @@ fn the_documented_reasons_are_those_of_the_server() {
             let code = row.mqtt.map_or(String::new(), |code| {
                 format!("0x{:02X} {}", code.value(), code.name())
             });
-            let old = row.mqtt.and_then(|code| code.connect_return_code());
-            let old = number(old.map(u16::from));
+            let v3_code = row.mqtt.and_then(|code| code.connect_return_code());
+            let v3_code = number(v3_code.map(u16::from));
             let (status, close) = (number(row.status), number(row.close));
             let (name, closed, text) = (row.name, row.closed.name(), row.text);
             let remedy = with_links(row.remedy);
             format!(
-                "| `{name}` | {status} | {close} | {code} | {old} | {closed} | {text} | {remedy} |\n"
+                "| `{name}` | {status} | {close} | {code} | {v3_code} | {closed} | {text} | {remedy} |\n"
             )
         })
         .collect();
@@ -124,14 +124,14 @@ fn with_gap(page: &str) -> String {
         "addEventListener('",
         "[\"message\", \"",
     ] {
-        let own = format!("{listens}{OWN_EVENTS}");
-        let mut parts = page.split(&own);
-        let mut made = parts.next().unwrap().to_string();
+        let own_events = format!("{listens}{OWN_EVENTS}");
+        let mut parts = page.split(&own_events);
+        let mut generated = parts.next().unwrap().to_string();
         for rest in parts {
             let end = rest.find(['"', '\'']).expect("the end of a name");
-            made = format!("{made}{listens}{GAP_EVENT}{}", &rest[end..]);
+            generated = format!("{generated}{listens}{GAP_EVENT}{}", &rest[end..]);
         }
-        page = made;
+        page = generated;
     }
     page
 }
@@ -149,19 +149,19 @@ fn programs_listen_for_the_event_of_a_gap() {
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let page = std::fs::read_to_string(&path).unwrap();
-        let made = with_gap(&page);
-        assert!(made.contains(GAP_EVENT), "{name}");
-        write_or_compare(&path, &page, &made);
+        let generated = with_gap(&page);
+        assert!(generated.contains(GAP_EVENT), "{name}");
+        write_or_compare(&path, &page, &generated);
     }
 }
 
-/// Checks that the file has the text `made`. With `INSTA_UPDATE=always` it writes the text instead.
-fn write_or_compare(path: &Path, page: &str, made: &str) {
+/// Checks that the file has the text `generated`. With `INSTA_UPDATE=always` it writes the text instead.
+fn write_or_compare(path: &Path, page: &str, generated: &str) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        return std::fs::write(path, made).unwrap();
+        return std::fs::write(path, generated).unwrap();
     }
     let name = path.display();
-    assert!(page == made, "INSTA_UPDATE=always writes {name}");
+    assert!(page == generated, "INSTA_UPDATE=always writes {name}");
 }
 
 /// The page, with new rows in the table that begins with `head`.
@@ -181,17 +181,21 @@ fn the_documented_headers_and_parameters_are_those_of_the_server() {
     let path = |(path, names): &(&str, &[&str])| format!("| {path} | `{}` |\n", names.join("`, `"));
     for name in ["PROTOCOLS.md", "PROTOCOL-DETAILS.md"] {
         let page = doc(name);
-        let made = with_gap(&page);
-        let made = match name {
+        let generated = with_gap(&page);
+        let generated = match name {
             "PROTOCOLS.md" => {
-                let made = with_rows(&made, "| header | meaning |", OF_PUBLISH.iter().map(header));
+                let generated = with_rows(
+                    &generated,
+                    "| header | meaning |",
+                    OF_PUBLISH.iter().map(header),
+                );
                 let answers = OF_ANSWERS.iter().map(header);
-                with_rows(&made, "| header of an answer | meaning |", answers)
+                with_rows(&generated, "| header of an answer | meaning |", answers)
             }
-            _ => with_rows(&made, "| path | reads |", PARAMETERS.iter().map(path)),
+            _ => with_rows(&generated, "| path | reads |", PARAMETERS.iter().map(path)),
         };
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        write_or_compare(&docs.join(name), &page, &made);
+        write_or_compare(&docs.join(name), &page, &generated);
     }
 }
 

@@ -81,7 +81,7 @@ fn flags_win_over_the_file_and_the_file_over_the_defaults() {
         Some("https://a.example")
     );
     let rules = table["rule"].as_array().unwrap();
-    let kept: Vec<_> = rules
+    let remaining_rules: Vec<_> = rules
         .iter()
         .map(|rule| {
             (
@@ -90,7 +90,7 @@ fn flags_win_over_the_file_and_the_file_over_the_defaults() {
             )
         })
         .collect();
-    assert_eq!(kept, [("a", 4), ("#", 0)]);
+    assert_eq!(remaining_rules, [("a", 4), ("#", 0)]);
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn a_relative_path_begins_at_the_folder_of_the_settings_file() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
         let command = command.args(["serve", "--check"]).args(flags);
         let output = command.current_dir(folder).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
+        let error_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{error_text}");
         let table: Table = String::from_utf8(output.stdout).unwrap().parse().unwrap();
         let path = |value: &Value| PathBuf::from(value.as_str().unwrap());
         assert_eq!(path(&table["state"]["directory"]), dir.0.join("state"));
@@ -163,12 +163,12 @@ fn a_filter_with_a_wildcard_of_another_server_is_warned_of() {
         "[[rule]]\nmatch = 'scores/*'\n[access.anonymous]\nsubscribe = ['news', 'chat.>']\n";
     let output = check(Some(settings), &[]);
     assert!(output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
+    let error_text = String::from_utf8(output.stderr).unwrap();
     for words in [
         "crore.toml:2:9: rule[1].match: `*` and `>` are no wildcards in 'scores/*'; topics match 'scores/+' (any one level) or 'scores/#'",
         "crore.toml:4:22: access.anonymous.subscribe[2]: `*` and `>` are no wildcards in 'chat.>'; topics match 'chat/#'",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(error_text.contains(words), "{error_text}");
     }
 }
 
@@ -185,8 +185,11 @@ fn unclosed_list_is_reported_at_the_line_where_it_begins() {
         ),
     ] {
         let output = check(Some(text), &[]);
-        let said = String::from_utf8(output.stderr).unwrap();
+        let error_text = String::from_utf8(output.stderr).unwrap();
         let line = "; or the list that begins in line 2 is not closed";
-        assert!(said.contains(words) && said.contains(line), "{said}");
+        assert!(
+            error_text.contains(words) && error_text.contains(line),
+            "{error_text}"
+        );
     }
 }

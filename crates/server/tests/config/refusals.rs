@@ -430,14 +430,14 @@ fn all_problems_are_told_at_once() {
                 [[rule]]\nmatch = 'a'\nttl = 5\nslow = 'drop'\n[[rule]]\nmatch = 'a/#/b'\n[limits]\nhead_bytes = 'x'\nbatch_bytes = '1 GiB'";
     let output = check(Some(text), &["--cluster", "a"]);
     let error = String::from_utf8(output.stderr).unwrap();
-    let places: Vec<&str> = error
+    let prefixes: Vec<&str> = error
         .lines()
         .map(|line| {
             let rest = line.strip_prefix("crore: ").expect(line);
             &rest[..rest.find(": ").expect(line)]
         })
         .collect();
-    let wanted = [
+    let expected = [
         "crore.toml:1:10",
         "crore.toml:2:1",
         "crore.toml:4:9",
@@ -450,7 +450,7 @@ fn all_problems_are_told_at_once() {
         "crore.toml:17:15",
         "--cluster",
     ];
-    assert_eq!(places, wanted, "{error}");
+    assert_eq!(prefixes, expected, "{error}");
 }
 
 #[test]
@@ -460,9 +460,9 @@ fn all_faults_of_the_syntax_are_told_at_once() {
         &[],
     );
     let error = String::from_utf8(output.stderr).unwrap();
-    let places: Vec<&str> = error.lines().map(|line| &line[..20]).collect();
+    let prefixes: Vec<&str> = error.lines().map(|line| &line[..20]).collect();
     assert_eq!(
-        places,
+        prefixes,
         ["crore: crore.toml:1:", "crore: crore.toml:4:"],
         "{error}"
     );
@@ -500,8 +500,11 @@ fn more_rules_than_a_topic_can_name_are_refused_and_the_one_that_keep_adds_count
         check(Some(&rules), flags).status.code()
     };
     assert_eq!((code(253, &[]), code(254, &[])), (Some(0), Some(1)));
-    let keep = ["--keep", "5"];
-    assert_eq!((code(252, &keep), code(253, &keep)), (Some(0), Some(1)));
+    let keep_flag = ["--keep", "5"];
+    assert_eq!(
+        (code(252, &keep_flag), code(253, &keep_flag)),
+        (Some(0), Some(1))
+    );
 }
 
 #[test]

@@ -23,30 +23,30 @@ fn check(file: Option<&str>, flags: &[&str], variables: &[(&str, &OsStr)]) -> Ou
     command.output().unwrap()
 }
 
-fn with(file: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> (Table, String) {
+fn check_with(file: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> (Table, String) {
     let variables: Vec<_> = variables
         .iter()
         .map(|(name, value)| (*name, OsStr::new(*value)))
         .collect();
     let output = check(file, flags, &variables);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{variables:?}: {said}");
+    let error_text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{variables:?}: {error_text}");
     let printed = String::from_utf8(output.stdout).unwrap();
-    (printed.parse().unwrap(), said)
+    (printed.parse().unwrap(), error_text)
 }
 
 /// The error about a variable that the server cannot use. The server does not start with it.
 fn refused(name: &str, value: &OsStr) -> String {
     let output = check(None, &[], &[(name, value)]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{name}: {said}");
-    said
+    let error_text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{name}: {error_text}");
+    error_text
 }
 
 #[test]
 fn variable_wins_over_the_file_and_a_flag_over_the_variable() {
     let file = "shards = 3\nbacklog = 7\n[limits]\ntopic_bytes = 99\n";
-    let (table, said) = with(
+    let (table, error_text) = check_with(
         Some(file),
         &["--backlog", "9"],
         &[
@@ -62,7 +62,7 @@ fn variable_wins_over_the_file_and_a_flag_over_the_variable() {
             ("CRORE_SHARDS", ""),
         ],
     );
-    assert_eq!(said, "");
+    assert_eq!(error_text, "");
     assert_eq!(table["shards"].as_integer(), Some(3), "the file");
     assert_eq!(table["backlog"].as_integer(), Some(9), "the flag");
     let limits = &table["limits"];
@@ -98,7 +98,7 @@ fn each_setting_is_taken_from_its_variable() {
         other => other.to_string(),
     };
     let mut variables = Vec::new();
-    let mut give = |path: &str, value: &Value| {
+    let mut set_variable = |path: &str, value: &Value| {
         let list = value
             .as_array()
             .map(|list| list.iter().map(text).collect::<Vec<_>>());
@@ -108,10 +108,10 @@ fn each_setting_is_taken_from_its_variable() {
     };
     for (key, value) in &example {
         match value.as_table() {
-            None => give(key, value),
+            None => set_variable(key, value),
             Some(table) => table
                 .iter()
-                .for_each(|(inner, value)| give(&format!("{key}.{inner}"), value)),
+                .for_each(|(inner, value)| set_variable(&format!("{key}.{inner}"), value)),
         }
     }
     assert!(variables.len() > 90, "{}", variables.len());
@@ -119,8 +119,8 @@ fn each_setting_is_taken_from_its_variable() {
         .iter()
         .map(|(name, value)| (&name[..], &value[..]))
         .collect();
-    let (table, said) = with(None, &[], &variables);
-    assert_eq!(said, "", "a setting of the example has no variable");
+    let (table, error_text) = check_with(None, &[], &variables);
+    assert_eq!(error_text, "", "a setting of the example has no variable");
     assert_eq!(table, effective(None, &[]));
 }
 
@@ -159,21 +159,24 @@ fn fault_of_a_value_names_the_variable() {
             &["CRORE_LOG_FORMAT: log.format: ", "json"],
         ),
     ] {
-        let said = refused(name, OsStr::new(value));
+        let error_text = refused(name, OsStr::new(value));
         for word in words {
-            assert!(said.contains(word), "{name}={value}: {word}: {said}");
+            assert!(
+                error_text.contains(word),
+                "{name}={value}: {word}: {error_text}"
+            );
         }
     }
-    let said = refused("CRORE_STATE_DIRECTORY", OsStr::from_bytes(b"/tmp/\xff"));
+    let error_text = refused("CRORE_STATE_DIRECTORY", OsStr::from_bytes(b"/tmp/\xff"));
     assert!(
-        said.contains("CRORE_STATE_DIRECTORY") && said.contains("not UTF-8"),
-        "{said}"
+        error_text.contains("CRORE_STATE_DIRECTORY") && error_text.contains("not UTF-8"),
+        "{error_text}"
     );
 }
 
 #[test]
 fn unknown_variable_gets_a_suggestion() {
-    for (name, meant) in [
+    for (name, suggested) in [
         ("CRORE_LISTN", "did you mean CRORE_LISTEN?"),
         (
             "CRORE_LIMITS_TOPICS_BYTES",
@@ -181,19 +184,19 @@ fn unknown_variable_gets_a_suggestion() {
         ),
         ("CRORE_PORTS", "docs/SETTINGS.md"),
     ] {
-        let (_, said) = with(None, &[], &[(name, "1")]);
+        let (_, error_text) = check_with(None, &[], &[(name, "1")]);
         assert!(
-            said.contains(&format!("{name}: no setting")) && said.contains(meant),
-            "{said}"
+            error_text.contains(&format!("{name}: no setting")) && error_text.contains(suggested),
+            "{error_text}"
         );
     }
     // Variables that the server ignores although they begin with `CRORE_`: Kubernetes sets some of them in every pod if a Service is
     // called `crore`, and the others belong to Crore's own tools.
-    let others = [
+    let foreign_variables = [
         ("CRORE_SERVICE_HOST", "10.0.0.1"),
         ("CRORE_PORT", "tcp://10.0.0.1:8800"),
         ("CRORE_PORT_8800_TCP_PROTO", "tcp"),
         ("CRORE_SERVER", "http://127.0.0.1:8800"),
     ];
-    assert_eq!(with(None, &[], &others).1, "");
+    assert_eq!(check_with(None, &[], &foreign_variables).1, "");
 }

@@ -26,11 +26,11 @@ fn limited_memory_is_added_up_and_must_fit() {
         ("limits.memory_bytes", 16 * GIB),
     ]
     .map(|(name, bytes)| (name.to_string(), Some(bytes)));
-    let others: u64 = expected[..5].iter().filter_map(|part| part.1).sum();
+    let other_bytes: u64 = expected[..5].iter().filter_map(|part| part.1).sum();
     let available = 130_000_000 * 1024;
     let findings = Tree::large().findings(TEN);
     assert_eq!(parts(&findings), expected);
-    assert_eq!(findings.0["memory"]["bytes"], others + 16 * GIB);
+    assert_eq!(findings.0["memory"]["bytes"], other_bytes + 16 * GIB);
     assert_eq!(findings.0["memory"]["available"], available);
     assert_eq!(findings.state("limits.memory_bytes"), "fits");
     let text = Tree::large().doctor(&[TEN, &["--all"]].concat()).stdout;
@@ -43,29 +43,30 @@ fn limited_memory_is_added_up_and_must_fit() {
 
     // If the sum is more than the memory, the doctor names a value of the setting that fits.
     let large = "[limits]\nmemory_bytes = \"80 GiB\"\n";
-    let host = Tree::large().with("crore.toml", large);
+    let host = Tree::large().with_file("crore.toml", large);
     let findings = host.findings(TEN);
     assert_eq!(findings.state("limits.memory_bytes"), "advice");
-    let left = (available - others) >> 20;
-    let change = format!("[\"limits.memory_bytes = \\\"{left} MiB\\\" in the server's settings\"]");
+    let available_mib = (available - other_bytes) >> 20;
+    let change =
+        format!("[\"limits.memory_bytes = \\\"{available_mib} MiB\\\" in the server's settings\"]");
     assert_eq!(findings.change("limits.memory_bytes"), change);
     let text = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
     assert!(text.contains("\n> all together "), "{text}");
     // With this advice the doctor itself is content.
-    let smaller = format!("[limits]\nmemory_bytes = \"{left} MiB\"\n");
-    let host = host.with("crore.toml", &smaller);
+    let smaller = format!("[limits]\nmemory_bytes = \"{available_mib} MiB\"\n");
+    let host = host.with_file("crore.toml", &smaller);
     assert_eq!(host.findings(TEN).state("limits.memory_bytes"), "fits");
 
     // If everything else leaves no memory, the doctor advises fewer connections instead.
-    let host = Tree::large().with("sys/fs/cgroup/memory.max", "34359738368\n");
+    let host = Tree::large().with_file("sys/fs/cgroup/memory.max", "34359738368\n");
     let findings = host.findings(TEN);
     assert_eq!(findings.0["memory"]["available"], 32 * GIB);
     let beyond_base = findings.0["memory"]["bytes"].as_u64().unwrap() - 32 * GIB;
-    let holds = 10_000_000 - beyond_base.div_ceil(4_238);
+    let connections_max = 10_000_000 - beyond_base.div_ceil(4_238);
     let change = findings.change("limits.memory_bytes");
-    let expected = format!("limits.connections_max = {holds} ");
+    let expected = format!("limits.connections_max = {connections_max} ");
     assert!(change.contains(&expected), "{expected}: {change}");
-    let findings = host.findings(&["--connections", &holds.to_string()]);
+    let findings = host.findings(&["--connections", &connections_max.to_string()]);
     assert_eq!(findings.state("limits.memory_bytes"), "fits");
 }
 
@@ -73,8 +74,8 @@ fn limited_memory_is_added_up_and_must_fit() {
 fn socket_buffers_are_those_of_the_settings() {
     let buffers = |settings: &str| {
         let host = Tree::large()
-            .with("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304")
-            .with("crore.toml", settings);
+            .with_file("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304")
+            .with_file("crore.toml", settings);
         let findings = host.findings(&["--connections", "1000"]);
         let parts = findings.0["memory"]["parts"].as_array().unwrap();
         parts[3]["bytes"].as_u64().unwrap()
@@ -95,7 +96,7 @@ fn socket_buffers_are_those_of_the_settings() {
 fn connections_over_af_xdp_have_their_memory_added() {
     let settings = "[xdp]\nlisten = \"none-such:8800\"\nconnections_max = 1000\nbuffer_bytes = \"32 MiB\"\n\
                     [access.anonymous]\nsubscribe = [\"#\"]\n";
-    let host = Tree::large().with("crore.toml", settings);
+    let host = Tree::large().with_file("crore.toml", settings);
     let findings = host.findings(&["--connections", "2000"]);
     let part = |name: &str| {
         let mut parts = findings.0["memory"]["parts"].as_array().unwrap().iter();

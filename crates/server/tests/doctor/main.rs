@@ -19,7 +19,7 @@ fn host_tuned_for_ten_million_connections_passes() {
     assert_eq!(findings.all_in("advice"), [""; 0]);
     // A directory of files has no clock and no network card.
     assert_eq!(findings.all_in("unknown"), ["network cards", "clock"]);
-    assert!(findings.holds().0 >= 10_000_000);
+    assert!(findings.estimate().0 >= 10_000_000);
 }
 
 #[test]
@@ -30,7 +30,9 @@ fn doctor_without_a_number_judges_a_host_by_its_likely_use() {
         (&10_000.into(), &true.into())
     );
     let settings = "[limits]\nconnections_max = 77000\n";
-    let findings = Tree::large().with("crore.toml", settings).findings(&[]);
+    let findings = Tree::large()
+        .with_file("crore.toml", settings)
+        .findings(&[]);
     assert_eq!(findings.0["connections"], 77_000);
 }
 
@@ -91,8 +93,8 @@ fn each_bound_binds_and_is_named() {
         ),
     ];
     for (path, text, name, holds, setting) in table {
-        let findings = Tree::large().with(path, text).findings(TEN);
-        assert_eq!(findings.holds(), (*holds, *name), "{path}");
+        let findings = Tree::large().with_file(path, text).findings(TEN);
+        assert_eq!(findings.estimate(), (*holds, *name), "{path}");
         assert_eq!(findings.state(setting), "change", "{setting}");
         assert_ne!(findings.change(setting), "[]", "{setting}");
         assert_eq!(findings.0["fits"], false);
@@ -102,11 +104,11 @@ fn each_bound_binds_and_is_named() {
 #[test]
 fn quotas_and_cpusets_say_how_many_cores_there_are() {
     let host = Tree::large()
-        .with(
+        .with_file(
             "proc/self/status",
             "Uid: 0 0 0 0\nCpus_allowed_list: 2-5,8\n",
         )
-        .with("sys/fs/cgroup/system.slice/cpu.max", "250000 100000\n");
+        .with_file("sys/fs/cgroup/system.slice/cpu.max", "250000 100000\n");
     let findings = host.findings(MILLION);
     assert_eq!(findings.0["cores"], 2);
     assert_eq!(findings.0["shards"], 2);
@@ -141,9 +143,9 @@ fn host_without_information_is_reported_as_unknown() {
     );
     // A file in an unexpected form counts as missing.
     let host = Tree::large()
-        .with("proc/sys/net/ipv4/tcp_mem", "a b c")
-        .with("proc/meminfo", "MemTotal: many")
-        .with("proc/sys/fs/file-max", "-1");
+        .with_file("proc/sys/net/ipv4/tcp_mem", "a b c")
+        .with_file("proc/meminfo", "MemTotal: many")
+        .with_file("proc/sys/fs/file-max", "-1");
     let unknown = host.findings(MILLION);
     assert_eq!(unknown.state("net.ipv4.tcp_mem"), "unknown");
     assert_eq!(unknown.state("memory"), "unknown");
@@ -153,14 +155,14 @@ fn host_without_information_is_reported_as_unknown() {
 #[test]
 fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
     let host = Tree::large()
-        .with("proc/sys/fs/file-max", "102048")
-        .with("proc/sys/vm/min_free_kbytes", "8192")
-        .with("proc/sys/net/core/somaxconn", "128")
-        .with("proc/sys/net/core/netdev_max_backlog", "1000")
-        .with("proc/sys/net/ipv4/tcp_max_orphans", "262144")
-        .with("proc/sys/net/ipv4/tcp_max_tw_buckets", "262144")
-        .with("proc/sys/net/ipv4/tcp_syncookies", "0")
-        .with("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304");
+        .with_file("proc/sys/fs/file-max", "102048")
+        .with_file("proc/sys/vm/min_free_kbytes", "8192")
+        .with_file("proc/sys/net/core/somaxconn", "128")
+        .with_file("proc/sys/net/core/netdev_max_backlog", "1000")
+        .with_file("proc/sys/net/ipv4/tcp_max_orphans", "262144")
+        .with_file("proc/sys/net/ipv4/tcp_max_tw_buckets", "262144")
+        .with_file("proc/sys/net/ipv4/tcp_syncookies", "0")
+        .with_file("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304");
     let text = String::from_utf8(host.doctor(TEN).stdout).unwrap();
     assert!(text.lines().count() <= 25, "{text}");
     let first = text.lines().find(|line| line.starts_with("change"));
@@ -176,8 +178,8 @@ fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    let whole = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
-    assert!(whole.lines().count() > 100, "{whole}");
+    let full_report = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
+    assert!(full_report.lines().count() > 100, "{full_report}");
 }
 
 #[test]
@@ -201,8 +203,8 @@ fn settings_of_old_guides_are_all_judged() {
         "vm.min_free_kbytes",
         "vm.swappiness",
     ] {
-        let why = findings.check(setting)["why"].as_str().unwrap();
-        assert!(!why.is_empty(), "{setting}");
+        let reason = findings.check(setting)["why"].as_str().unwrap();
+        assert!(!reason.is_empty(), "{setting}");
     }
     assert_eq!(findings.all_in("obsolete"), ["net.ipv4.tcp_tw_recycle"]);
 }
@@ -210,9 +212,9 @@ fn settings_of_old_guides_are_all_judged() {
 #[test]
 fn an_old_kernel_that_recycles_is_stopped() {
     let host = Tree::large()
-        .with("proc/sys/kernel/osrelease", "3.9.0\n")
-        .with("proc/sys/net/ipv4/tcp_tw_recycle", "1\n")
-        .without("proc/sys/net/ipv4/tcp_ehash_entries");
+        .with_file("proc/sys/kernel/osrelease", "3.9.0\n")
+        .with_file("proc/sys/net/ipv4/tcp_tw_recycle", "1\n")
+        .without_file("proc/sys/net/ipv4/tcp_ehash_entries");
     let findings = host.findings(MILLION);
     assert_eq!(findings.state("net.ipv4.tcp_tw_recycle"), "change");
     assert_eq!(findings.0["fits"], false);
@@ -220,7 +222,7 @@ fn an_old_kernel_that_recycles_is_stopped() {
     let table = findings.check("net.ipv4.tcp_ehash_entries");
     assert!(table["is"].as_str().unwrap().starts_with("524,288 by"));
     assert_eq!(table["state"], "fits");
-    let host = host.with("proc/sys/net/ipv4/tcp_tw_recycle", "0\n");
+    let host = host.with_file("proc/sys/net/ipv4/tcp_tw_recycle", "0\n");
     assert_eq!(
         host.findings(MILLION).state("net.ipv4.tcp_tw_recycle"),
         "fits"
@@ -283,21 +285,21 @@ fn advice_is_given_where_connections_would_be_served_worse() {
         ),
     ];
     for (path, value, setting, change) in table {
-        let host = Tree::large().with(&format!("proc/sys/{path}"), value);
+        let host = Tree::large().with_file(&format!("proc/sys/{path}"), value);
         let findings = host.findings(TEN);
         assert_eq!(findings.state(setting), "advice", "{setting}");
         let text = findings.change(setting);
         assert!(text.contains(change), "{setting}: {text}");
         assert_eq!(findings.0["fits"], true, "advice refuses no host");
     }
-    let host = Tree::large().with("proc/sys/net/ipv4/tcp_mem", "1 2 3");
+    let host = Tree::large().with_file("proc/sys/net/ipv4/tcp_mem", "1 2 3");
     assert_eq!(host.findings(TEN).state("net.ipv4.tcp_mem"), "change");
 }
 
 #[test]
 fn another_host_can_be_planned() {
     // For a planned host with more memory, the limit of the present group does not count.
-    let host = Tree::large().with("sys/fs/cgroup/memory.max", "1000000\n");
+    let host = Tree::large().with_file("sys/fs/cgroup/memory.max", "1000000\n");
     let plan = [
         "--connections",
         "2000000",
@@ -321,7 +323,7 @@ fn another_host_can_be_planned() {
 
 #[test]
 fn server_with_a_certificate_is_assumed_to_use_tls() {
-    let host = Tree::large().with(
+    let host = Tree::large().with_file(
         "crore.toml",
         "[tls]\ncertificate = 'cert.pem'\nkey = 'key.pem'\n",
     );
@@ -333,7 +335,7 @@ fn server_with_a_certificate_is_assumed_to_use_tls() {
 #[test]
 fn settings_that_the_server_refuses_are_refused_here_too() {
     let output = Tree::large()
-        .with("crore.toml", "shard = 2\n")
+        .with_file("crore.toml", "shard = 2\n")
         .doctor(MILLION);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -356,8 +358,8 @@ fn settings_that_the_server_refuses_are_refused_here_too() {
 fn the_page_about_the_doctor_names_every_setting() {
     let page = include_str!("../../../../docs/DOCTOR.md");
     let tracking = Tree::large()
-        .with("proc/sys/net/netfilter/nf_conntrack_count", "9")
-        .with("proc/sys/net/netfilter/nf_conntrack_max", "9");
+        .with_file("proc/sys/net/netfilter/nf_conntrack_count", "9")
+        .with_file("proc/sys/net/netfilter/nf_conntrack_max", "9");
     let findings = tracking.findings(MILLION);
     for check in findings.0["checks"].as_array().unwrap() {
         let setting = check["setting"].as_str().unwrap();

@@ -80,13 +80,13 @@ impl Tree {
 
     /// A host for ten million connections.
     pub fn large() -> Tree {
-        LARGE
-            .iter()
-            .fold(Tree::bare(), |tree, (path, text)| tree.with(path, text))
+        LARGE.iter().fold(Tree::bare(), |tree, (path, text)| {
+            tree.with_file(path, text)
+        })
     }
 
     /// The host with this file added or replaced.
-    pub fn with(self, path: &str, text: &str) -> Tree {
+    pub fn with_file(self, path: &str, text: &str) -> Tree {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -94,7 +94,7 @@ impl Tree {
     }
 
     /// The host without this file.
-    pub fn without(self, path: &str) -> Tree {
+    pub fn without_file(self, path: &str) -> Tree {
         fs::remove_file(self.root.join(path)).unwrap();
         self
     }
@@ -148,8 +148,9 @@ impl Findings {
     /// The names of the checks that have this state.
     pub fn all_in(&self, state: &str) -> Vec<&str> {
         let checks = self.0["checks"].as_array().unwrap().iter();
-        let same = checks.filter(|check| check["state"] == state);
-        same.map(|check| check["setting"].as_str().unwrap())
+        let with_same_state = checks.filter(|check| check["state"] == state);
+        with_same_state
+            .map(|check| check["setting"].as_str().unwrap())
             .collect()
     }
 
@@ -163,7 +164,7 @@ impl Findings {
     }
 
     /// The number of connections that the host can hold, and the bound that limits it.
-    pub fn holds(&self) -> (u64, &str) {
+    pub fn estimate(&self) -> (u64, &str) {
         (
             self.0["holds"].as_u64().unwrap(),
             self.0["binds_first"].as_str().unwrap(),

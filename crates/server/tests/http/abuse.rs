@@ -17,7 +17,7 @@ fn subscriber_that_stops_reading_is_disconnected_at_its_outbox_limit() {
         .collect();
     let mut healthy = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 11);
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     let mut publisher = Conn::open(&server);
     let payload = "x".repeat(100_000);
     // 20 MB to each subscriber: more than the two kernels' buffers and the outbox hold together.
@@ -33,7 +33,7 @@ fn subscriber_that_stops_reading_is_disconnected_at_its_outbox_limit() {
             "message {number}"
         );
     }
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(
         grown < 32 << 20,
         "ten stalled subscribers of 200 kB each: it grew by {grown} bytes"
@@ -58,7 +58,7 @@ fn subscriber_that_stops_reading_is_disconnected_at_its_outbox_limit() {
 fn client_that_reads_no_answers_is_not_read() {
     let server = Server::start();
     publish(&server, "big", "x".repeat(50_000));
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     let stream = TcpStream::connect(server.address()).expect("a connection");
     let mut conn = Conn::from_stream(stream, &server);
     conn.stream()
@@ -68,7 +68,7 @@ fn client_that_reads_no_answers_is_not_read() {
         .request_bytes("GET", "/sub/big", &[], b"")
         .repeat(20_000);
     conn.send(requests); // until the server stops reading
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(grown < 24 << 20, "it grew by {grown} bytes");
     assert_eq!(publish(&server, "other", "x").status, 202);
 }
@@ -76,16 +76,16 @@ fn client_that_reads_no_answers_is_not_read() {
 #[test]
 fn new_connections_are_refused_while_descriptors_are_used_up() {
     let server = Server::with_descriptors("", 40);
-    let mut held = Ws::open(&server, "/sub/news", &[]);
+    let mut subscriber = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
     let crowd: Vec<TcpStream> = (0..300)
         .filter_map(|_| TcpStream::connect(server.address()).ok())
         .collect();
     server.await_log("new connections are turned away");
     drop(crowd);
-    let after = || once(&server, "POST", "/pub/news", &[], "after the crowd").status;
-    until("room again", || after() == 201);
-    assert_eq!(held.message().text(), "after the crowd");
+    let status_after_crowd = || once(&server, "POST", "/pub/news", &[], "after the crowd").status;
+    until("room again", || status_after_crowd() == 201);
+    assert_eq!(subscriber.message().text(), "after the crowd");
     let lines = server.log().lines().count();
     assert!(
         lines < 60,
@@ -135,12 +135,12 @@ fn topics_beyond_the_limit_are_503_and_affect_no_other_client() {
     let statuses: Vec<u16> = (0..300)
         .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)
         .collect();
-    let taken = statuses.iter().filter(|status| **status == 202).count();
+    let accepted = statuses.iter().filter(|status| **status == 202).count();
     let refused = statuses.iter().filter(|status| **status == 503).count();
-    assert_eq!(taken + refused, 300, "{statuses:?}");
+    assert_eq!(accepted + refused, 300, "{statuses:?}");
     assert!(
-        (50..100).contains(&taken),
-        "two shards of 50, and one is kept: {taken}"
+        (50..100).contains(&accepted),
+        "two shards of 50, and one is kept: {accepted}"
     );
     assert_eq!(info(&server, "first")["messages"], 1);
     assert_eq!(publish(&server, "first", "more").status, 202);

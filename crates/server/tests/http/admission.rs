@@ -118,43 +118,43 @@ fn full_server_refuses_new_connections_and_serves_the_others() {
 #[test]
 fn address_gets_no_more_connections_than_its_share() {
     let server = limits("connections_per_address_max = 3");
-    let mut held: Vec<Ws> = (0..3)
+    let mut subscribers: Vec<Ws> = (0..3)
         .map(|_| Ws::open(&server, "/sub/news", &[]))
         .collect();
     for _ in 0..5 {
         assert_all_refused(&server, 429);
     }
-    held.pop();
+    subscribers.pop();
     await_room(&server);
 }
 
 #[test]
 fn refused_connections_that_send_nothing_are_closed_soon() {
     let server = limits("connections_max = 1\nconnections_per_address_max = 1");
-    let mut held = Ws::open(&server, "/pubsub/news", &[]);
+    let mut client = Ws::open(&server, "/pubsub/news", &[]);
     for mut conn in (0..50).map(|_| Conn::open(&server)).collect::<Vec<_>>() {
         conn.read_to_end();
     }
-    held.send(FIN | TEXT, "undisturbed");
-    assert_eq!(held.message().text(), "undisturbed");
+    client.send(FIN | TEXT, "undisturbed");
+    assert_eq!(client.message().text(), "undisturbed");
 }
 
 #[test]
 fn new_connections_go_to_the_shard_that_has_room() {
     let server = limits("connections_per_shard = 50");
-    let mut held: Vec<Conn> = Vec::new();
+    let mut connections: Vec<Conn> = Vec::new();
     for number in 0..100 {
         // The connections come from many addresses, since each address may have only a share of the last places.
         let host = 2 + (number % 25) as u8;
         let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         let status = conn.get("/pub/other", &[]).status;
         assert_eq!(status, 404, "connection {number} of two shards of 50");
-        held.push(conn);
+        connections.push(conn);
     }
     assert_all_refused(&server, 503);
-    held.truncate(80);
+    connections.truncate(80);
     await_room(&server);
-    for conn in &mut held {
+    for conn in &mut connections {
         assert_eq!(conn.get("/pub/other", &[]).status, 404);
     }
 }
@@ -171,19 +171,23 @@ fn open_descriptors(server: &Server) -> usize {
 #[test]
 fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     let server = Server::with_descriptors("", 200);
-    let mut held: Vec<Conn> = Vec::new();
+    let mut connections: Vec<Conn> = Vec::new();
     let refusal = loop {
         // The connections come from many addresses, since each address may have only a share of the last places.
-        let host = 2 + (held.len() % 100) as u8;
+        let host = 2 + (connections.len() % 100) as u8;
         let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         let response = conn.get("/pub/other", &[]);
         if response.status != 404 {
             break response;
         }
-        held.push(conn);
-        assert!(held.len() < 400, "two shards of 200 descriptors");
+        connections.push(conn);
+        assert!(connections.len() < 400, "two shards of 200 descriptors");
     };
-    assert!(held.len() > 340, "only {} of some 380", held.len());
+    assert!(
+        connections.len() > 340,
+        "only {} of some 380",
+        connections.len()
+    );
     assert_refusal(&refusal, 503);
     let descriptors = open_descriptors(&server);
     for _ in 0..5 {
@@ -195,7 +199,7 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
         });
     }
     server.await_log("turned away");
-    held.truncate(300);
+    connections.truncate(300);
     await_room(&server);
     let count = server.log().matches("turned away").count();
     assert!(count <= 2, "each shard once: {}", server.log());
@@ -207,8 +211,8 @@ fn topics_beyond_the_limit_of_the_process_are_refused() {
     let statuses: Vec<u16> = (0..200)
         .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)
         .collect();
-    let made = statuses.iter().filter(|status| **status == 202).count();
-    assert!((10..=20).contains(&made), "{made} of 20");
+    let created = statuses.iter().filter(|status| **status == 202).count();
+    assert!((10..=20).contains(&created), "{created} of 20");
     let refused = (0..200).find(|number| statuses[*number] == 503);
     let refused = format!("/sub/t/{}", refused.expect("a refusal"));
     assert_refusal(&once(&server, "GET", &refused, &[], ""), 503);
@@ -233,12 +237,12 @@ fn refused_frame_without_acknowledgement_closes_its_connection() {
 }
 
 /// Publishes as fast as it can. Returns how many publishes were accepted, and the first refusal.
-fn flood(server: &Server) -> (usize, Response) {
+fn publish_until_refused(server: &Server) -> (usize, Response) {
     let mut conn = Conn::open(server);
-    for taken in 0..1_000 {
+    for accepted in 0..1_000 {
         let response = conn.request("POST", "/pub/news", &[], "x");
         if ![201, 202].contains(&response.status) {
-            return (taken, response);
+            return (accepted, response);
         }
     }
     panic!("no limit was met");
@@ -250,9 +254,9 @@ fn publishes_have_a_rate_and_a_burst() {
         let settings = format!("[limits]\n{name}_per_s = 20\n{name}_burst = 50\n");
         let server = Server::with_admin(&settings);
         let mut subscriber = Ws::open(&server, "/sub/other", &[]);
-        let (taken, refusal) = flood(&server);
+        let (accepted, refusal) = publish_until_refused(&server);
         assert_refusal(&refusal, status);
-        assert!(taken >= 50, "{name}: {taken}");
+        assert!(accepted >= 50, "{name}: {accepted}");
 
         // Each line of a batch counts as a publish.
         let lines = "{\"topic\": \"news\", \"data\": \"x\"}\n".repeat(200);
@@ -288,36 +292,36 @@ fn publishes_have_a_rate_and_a_burst() {
 }
 
 /// Makes requests with new names until one is refused. Returns that name and its answer.
-fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
+fn first_refused<T>(mut send_request: impl FnMut(&str) -> Option<T>) -> (String, T) {
     static NAMES: AtomicU32 = AtomicU32::new(0);
     let mut names = (0..50).map(|_| format!("new/{}", NAMES.fetch_add(1, Relaxed)));
-    let refused = names.find_map(|name| Some((name.clone(), ask(&name)?)));
+    let refused = names.find_map(|name| Some((name.clone(), send_request(&name)?)));
     refused.expect("an address may make no topics for ever")
 }
 
 /// Checks that subscribing by event stream and by WebSocket handshake is refused if it would create a topic, and that lines of a batch are
 /// refused too.
-fn assert_subscribing_and_batches_refused(server: &Server, one: (&str, &str)) {
+fn assert_subscribing_and_batches_refused(server: &Server, address: (&str, &str)) {
     first_refused(|name| {
         let mut conn = Conn::open(server);
-        conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], one], "");
+        conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], address], "");
         let head = conn.head();
-        let begun = head.header("content-length").is_none();
-        (!begun).then(|| assert_eq!(head.status, 200, "it is shed"))
+        let is_stream = head.header("content-length").is_none();
+        (!is_stream).then(|| assert_eq!(head.status, 200, "it is shed"))
     });
     let (_, refusal) = first_refused(|name| {
         let mut conn = Conn::open(server);
         conn.ask(
             "GET",
             &format!("/sub/{name}"),
-            &[handshake(&[]), vec![one]].concat(),
+            &[handshake(&[]), vec![address]].concat(),
             "",
         );
         let head = conn.head();
         (head.status != 101).then_some(head)
     });
     assert_eq!(refusal.status, 429);
-    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
+    let ndjson = [address, ("Content-Type", "application/x-ndjson")];
     let lines = (0..50).map(|n| format!("{{\"topic\": \"batch/{n}\", \"data\": \"x\"}}\n"));
     let lines: String = lines.collect();
     let answer = once(server, "POST", "/pub", &ndjson, &lines).json();
@@ -359,18 +363,18 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
     );
     let header = ("X-Forwarded-For", "192.0.2.1");
     let mut conn = Conn::open(&server);
-    let mut make = |method: &str, name: &str, target: &str| {
+    let mut create_topic = |method: &str, name: &str, target: &str| {
         let body = if method == "POST" { "x" } else { "" };
         let response = conn.request(method, &format!("{target}/{name}"), &[header], body);
         (![201, 202].contains(&response.status)).then_some(response)
     };
-    let made = (0..200).take_while(|n| make("POST", &n.to_string(), "/pub").is_none());
-    let made = made.count();
-    assert!((20..200).contains(&made), "{made}");
+    let created = (0..200).take_while(|n| create_topic("POST", &n.to_string(), "/pub").is_none());
+    let created = created.count();
+    assert!((20..200).contains(&created), "{created}");
 
     // Both methods are refused, and the refused topic does not exist.
     for method in ["POST", "PUT"] {
-        let (name, refusal) = first_refused(|name| make(method, name, "/pub"));
+        let (name, refusal) = first_refused(|name| create_topic(method, name, "/pub"));
         assert_refusal(&refusal, 429);
         assert!(refusal.text().contains(TOPICS_RATE), "{refusal:?}");
         let info = once(&server, "GET", &format!("/pub/{name}"), &[header], "");
@@ -416,14 +420,14 @@ fn log_bytes_of_one_address_have_a_limit() {
     for _ in 0..200 {
         assert_eq!(post(first_address, "last/a").status, 202);
     }
-    let (kept, refusal) = (0..200)
+    let (count, refusal) = (0..200)
         .find_map(|n| {
             Some((n, post(first_address, &format!("kept/{}", n % 4))))
-                .filter(|sent| sent.1.status != 202)
+                .filter(|result| result.1.status != 202)
         })
         .expect("an address may keep no more for ever");
     // The limit is 64 KiB: messages of about 1,100 bytes each, and a table row of 48 bytes for each topic.
-    assert!((50..=62).contains(&kept), "{kept}");
+    assert!((50..=62).contains(&count), "{count}");
     assert_refusal(&refusal, 429);
     assert!(refusal.text().contains(SETTING), "{refusal:?}");
     assert_eq!(post(first_address, "new").status, 429);
@@ -437,7 +441,7 @@ fn log_bytes_of_one_address_have_a_limit() {
     let info = once(&server, "GET", "/pub/kept/1", &[], "");
     assert!(
         info.text()
-            .contains(&format!("queued messages: {}", (kept + 2) / 4)),
+            .contains(&format!("queued messages: {}", (count + 2) / 4)),
         "{info:?}"
     );
 
@@ -470,29 +474,29 @@ fn log_bytes_of_one_address_have_a_limit() {
 #[test]
 fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
     let server = Server::with_shards(1, "[limits]\naccepts_per_s = 1\n");
-    let ask = |host: u8| {
+    let send_request = |host: u8| {
         let mut stream = connect_from(host, server.address());
         let request = b"GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n";
         stream.write_all(request).expect("it is taken");
         stream.set_nonblocking(true).expect("a socket option");
         stream
     };
-    let waits = |stream: &&TcpStream| stream.peek(&mut [0]).is_err();
-    let crowd: Vec<TcpStream> = (0..100).map(|_| ask(2)).collect();
-    let newcomers = [3, 4, 5, 6].map(ask);
+    let is_unanswered = |stream: &&TcpStream| stream.peek(&mut [0]).is_err();
+    let crowd: Vec<TcpStream> = (0..100).map(|_| send_request(2)).collect();
+    let newcomers = [3, 4, 5, 6].map(send_request);
     until("an answer to a newcomer", || {
-        !newcomers.iter().all(|one| waits(&one))
+        !newcomers.iter().all(|stream| is_unanswered(&stream))
     });
-    let left = crowd.iter().filter(waits).count();
-    assert!(left > 80, "{left} of the crowd wait");
+    let unanswered = crowd.iter().filter(is_unanswered).count();
+    assert!(unanswered > 80, "{unanswered} of the crowd wait");
 }
 
 #[test]
 fn crowd_is_admitted_at_the_rate_and_nobody_is_refused() {
     let server = limits("accepts_per_s = 100");
-    let mut inside = Ws::open(&server, "/pubsub/news", &[]);
+    let mut subscriber = Ws::open(&server, "/pubsub/news", &[]);
     let began = Instant::now();
-    let mut storm: Vec<Conn> = (0..200)
+    let mut clients: Vec<Conn> = (0..200)
         .map(|_| {
             let mut conn = Conn::open(&server);
             conn.ask("GET", "/pub/other", &[], "");
@@ -501,10 +505,10 @@ fn crowd_is_admitted_at_the_rate_and_nobody_is_refused() {
         .collect();
     // A client that is already connected goes on meanwhile.
     for _ in 0..50 {
-        inside.send(FIN | TEXT, "quick");
-        assert_eq!(inside.message().text(), "quick");
+        subscriber.send(FIN | TEXT, "quick");
+        assert_eq!(subscriber.message().text(), "quick");
     }
-    for conn in &mut storm {
+    for conn in &mut clients {
         assert_eq!(conn.response().status, 404);
     }
     let took = began.elapsed();

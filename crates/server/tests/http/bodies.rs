@@ -63,21 +63,21 @@ fn refused_request_is_answered_before_its_body_and_not_asked_for_it() {
         (&open, 400, "POST", "/pub/a%00", &[]),
         (&open, 400, "PUT", "/pub/a", &[]),
     ];
-    let mut wrong = Vec::new();
-    for (server, status, method, target, more) in table {
+    let mut failures = Vec::new();
+    for (server, status, method, target, extra) in table {
         for expects in [false, true] {
-            let mut headers = more.to_vec();
+            let mut headers = extra.to_vec();
             headers.extend(expects.then_some(EXPECTS));
-            let got = attempt(|| refused(server, method, target, &headers));
-            let right = got.as_ref().is_some_and(|response| {
+            let response = attempt(|| refused(server, method, target, &headers));
+            let is_right = response.as_ref().is_some_and(|response| {
                 response.status == *status && response.lists("connection", "close")
             });
-            if !right {
-                wrong.push(format!("{method} {target} {headers:?}: {got:?}"));
+            if !is_right {
+                failures.push(format!("{method} {target} {headers:?}: {response:?}"));
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     assert_eq!(once(&open, "GET", "/pub/smuggled", &[], "").status, 404);
     let mut conn = Conn::open(&open);
     conn.send(head("POST", "/pub/a", &[EXPECTS], 65_537));
@@ -143,8 +143,8 @@ fn client_that_sends_an_unread_body_for_ever_is_disconnected() {
 #[test]
 fn refused_client_gets_one_answer_for_any_body() {
     let server = Server::with("[limits]\nconnections_max = 1\n");
-    let mut held = Conn::open(&server);
-    assert_eq!(held.request("POST", "/pub/a", &[], "x").status, 202);
+    let mut only_client = Conn::open(&server);
+    assert_eq!(only_client.request("POST", "/pub/a", &[], "x").status, 202);
     for (headers, status) in [(&[][..], 503), (&[("Origin", "https://evil.example")], 403)] {
         let mut conn = Conn::open(&server);
         let body = conn.request_bytes("GET", "/pub/a", &[], b"");

@@ -24,9 +24,9 @@ fn settings() -> String {
             "[[rule]]\nmatch = \"{name}/#\"\nlog_messages = {MESSAGES}\nlog_bytes = \"64 MiB\"\n{bounds}\n"
         )
     };
-    let all = "[limits]\nsend_buffer_bytes = \"32 KiB\"\noutbox_bytes = 1000000\n[timeouts]\nbody_s = 600\n";
+    let common = "[limits]\nsend_buffer_bytes = \"32 KiB\"\noutbox_bytes = 1000000\n[timeouts]\nbody_s = 600\n";
     [
-        all,
+        common,
         &rule("few", "outbox_messages = 3"),
         &rule("little", "outbox_bytes = 300000"),
         &rule("much", "outbox_bytes = 2000000"),
@@ -48,26 +48,29 @@ fn outbox_of_subscriber(server: &Server, topic: &str) -> (u64, bool) {
     admin.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     let page = admin.response().json();
     let connections = page["connections"].as_array().expect("a list");
-    let [one] = &connections[..] else {
+    let [connection] = &connections[..] else {
         panic!("{page} is not of one connection");
     };
-    let fell_back = one["behind"] == Value::Bool(true);
-    (one["outbox_bytes"].as_u64().expect("a number"), fell_back)
+    let fell_back = connection["behind"] == Value::Bool(true);
+    (
+        connection["outbox_bytes"].as_u64().expect("a number"),
+        fell_back,
+    )
 }
 
 #[test]
 fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
     let server = Server::with_admin(&settings());
     let mut bounds = Vec::new();
-    for (rule, least, most) in [
+    for (rule, bytes_min, bytes_max) in [
         // The rest of a partly sent message and two complete ones wait.
         ("few", 2 * FRAME_BYTES - 200, 3 * FRAME_BYTES),
         ("little", 300_000 - FRAME_BYTES, 300_000),
         ("much", 2_000_000 - FRAME_BYTES, 2_000_000),
         ("all", 1_000_000 - FRAME_BYTES, 1_000_000),
     ] {
-        bounds.push((format!("{rule}/socket"), least, most));
-        bounds.push((format!("{rule}/events"), least, most));
+        bounds.push((format!("{rule}/socket"), bytes_min, bytes_max));
+        bounds.push((format!("{rule}/events"), bytes_min, bytes_max));
     }
     let mut sockets = Vec::new();
     let mut streams = Vec::new();
@@ -86,11 +89,11 @@ fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
             assert_eq!(response.status, 201, "message {number} of {topic}");
         }
     }
-    for (topic, least, most) in &bounds {
+    for (topic, bytes_min, bytes_max) in &bounds {
         let (bytes, fell_back) = outbox_of_subscriber(&server, topic);
         assert!(fell_back, "{topic} waits with {bytes} bytes");
         assert!(
-            (least.saturating_sub(ACCEPTED_LATER_BYTES)..=*most).contains(&bytes),
+            (bytes_min.saturating_sub(ACCEPTED_LATER_BYTES)..=*bytes_max).contains(&bytes),
             "{bytes} bytes of {topic}"
         );
     }

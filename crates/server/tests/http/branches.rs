@@ -36,17 +36,17 @@ fn snapshot(server: &Server, state: &Path) -> PathBuf {
 
 /// Copies a state directory, as `cp -a` does.
 fn copy(state: &Path) -> PathBuf {
-    let to = state.with_extension("copy");
-    let _ = fs::remove_dir_all(&to);
-    copy_into(state, &to);
-    to
+    let copy = state.with_extension("copy");
+    let _ = fs::remove_dir_all(&copy);
+    copy_into(state, &copy);
+    copy
 }
 
-fn copy_into(from: &Path, to: &Path) {
-    fs::create_dir(to).expect("a directory");
+fn copy_into(from: &Path, copy: &Path) {
+    fs::create_dir(copy).expect("a directory");
     for entry in fs::read_dir(from).expect("the directory") {
         let entry = entry.expect("an entry");
-        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        let (path, target) = (entry.path(), copy.join(entry.file_name()));
         match path.is_dir() {
             true => copy_into(&path, &target),
             false => drop(fs::copy(&path, &target).expect("a copy")),
@@ -67,12 +67,12 @@ fn publish_all(server: &Server, texts: &[&str]) {
 }
 
 /// The first `count` messages of the topic `a` with their positions, in the form of this target.
-fn all_events(server: &Server, way: &str, count: usize) -> Vec<Event> {
-    let target = format!(
-        "{way}{}since=oldest",
-        if way.contains('?') { '&' } else { '?' }
+fn first_events(server: &Server, target: &str, count: usize) -> Vec<Event> {
+    let with_since = format!(
+        "{target}{}since=oldest",
+        if target.contains('?') { '&' } else { '?' }
     );
-    let mut stream = Stream::open(server, &target, &[]);
+    let mut stream = Stream::open(server, &with_since, &[]);
     let events = (0..count).map(|_| stream.event().expect("an event"));
     events.collect()
 }
@@ -82,11 +82,11 @@ fn events_after(server: &Server, target: &str, position: &str, count: usize) -> 
     let headers = [("Last-Event-ID", position), ("Cache-Control", "no-cache")];
     let mut stream = Stream::open(server, target, &headers);
     let events = (0..count).map(|_| stream.event().expect("an event"));
-    let shown = |event: Event| match event.kind.as_str() {
+    let data_or_kind = |event: Event| match event.kind.as_str() {
         "message" => event.data,
         _ => event.kind,
     };
-    events.map(shown).collect()
+    events.map(data_or_kind).collect()
 }
 
 #[test]
@@ -106,11 +106,11 @@ fn positions_from_after_a_restored_backup_get_a_gap() {
         };
         let mut server = Server::with(&state.settings());
         publish_all(&server, &["1", "2", "3"]);
-        let early = TARGETS.map(|way| all_events(&server, way, 3));
+        let early_events = TARGETS.map(|target| first_events(&server, target, 3));
         let backup = match way_to_copy {
             "runs" => snapshot(&server, &state.directory),
-            way => {
-                match way {
+            target => {
+                match target {
                     "stops" => drop(server.stop()),
                     _ => server.kill(),
                 }
@@ -120,24 +120,24 @@ fn positions_from_after_a_restored_backup_get_a_gap() {
             }
         };
         publish_all(&server, &["old-4", "old-5", "old-6"]);
-        let late = TARGETS.map(|way| all_events(&server, way, 6));
-        for (way, late) in TARGETS.iter().zip(&late) {
+        let late_events = TARGETS.map(|target| first_events(&server, target, 6));
+        for (target, late_events) in TARGETS.iter().zip(&late_events) {
             assert_eq!(
-                events_after(&server, way, &late[4].id, 1),
+                events_after(&server, target, &late_events[4].id, 1),
                 ["old-6"],
-                "{way}"
+                "{target}"
             );
         }
         server.stop();
         restore(&backup, &state.directory);
         let server = Server::with(&state.settings());
-        let expect_gap = |what: &str| {
-            for (way, late) in TARGETS.iter().zip(&late) {
-                for event in &late[3..] {
-                    let first = &events_after(&server, way, &event.id, 1)[0];
+        let expect_gap = |case: &str| {
+            for (target, late_events) in TARGETS.iter().zip(&late_events) {
+                for event in &late_events[3..] {
+                    let first = &events_after(&server, target, &event.id, 1)[0];
                     assert_eq!(
                         first, GAP_EVENT,
-                        "{way_to_copy}, {way}, {}: {what}",
+                        "{way_to_copy}, {target}, {}: {case}",
                         event.data
                     );
                 }
@@ -149,25 +149,25 @@ fn positions_from_after_a_restored_backup_get_a_gap() {
         expect_gap("behind one");
         publish_all(&server, &["new-5", "new-6", "new-7"]);
         expect_gap("behind several");
-        let target = format!("/history/a?since={}", late[0][5].id);
+        let target = format!("/history/a?since={}", late_events[0][5].id);
         assert!(
             once(&server, "GET", &target, &[], "")
                 .header("crore-gap")
                 .is_some()
         );
-        let tag = [("If-None-Match", late[0][5].id.as_str())];
+        let tag = [("If-None-Match", late_events[0][5].id.as_str())];
         assert!(
             once(&server, "GET", "/sub/a", &tag, "")
                 .header("crore-gap")
                 .is_some()
         );
         // Positions that both branches share: each later message comes, and no gap is told.
-        for (way, early) in TARGETS.iter().zip(&early) {
+        for (target, early_events) in TARGETS.iter().zip(&early_events) {
             let after_backup = ["3", "new-4", "new-5", "new-6", "new-7"];
             assert_eq!(
-                events_after(&server, way, &early[1].id, 5),
+                events_after(&server, target, &early_events[1].id, 5),
                 after_backup,
-                "{way_to_copy}, {way}"
+                "{way_to_copy}, {target}"
             );
         }
         fs::remove_dir_all(backup).expect("the copy");
@@ -179,7 +179,7 @@ fn servers_with_copies_of_one_directory_distinguish_their_positions() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish_all(&server, &["1"]);
-    let common = all_events(&server, TARGETS[0], 1);
+    let common = first_events(&server, TARGETS[0], 1);
     server.stop();
     let copied = State::new();
     copy_into(&state.directory, &copied.directory);
@@ -190,7 +190,7 @@ fn servers_with_copies_of_one_directory_distinguish_their_positions() {
         assert_eq!(events_after(server, TARGETS[0], &common[0].id, 2), texts);
     }
     for target in TARGETS {
-        let [first, second] = [0, 1].map(|n| all_events(&servers[n], target, 3));
+        let [first, second] = [0, 1].map(|n| first_events(&servers[n], target, 3));
         for (server, foreign) in [(&servers[1], first), (&servers[0], second)] {
             for event in &foreign[1..] {
                 assert_eq!(
@@ -213,20 +213,21 @@ fn log_that_was_not_restored_causes_no_gap() {
         for round in 0..6 {
             publish_all(&server, &[&round.to_string()]);
             let count = positions.len() + 1;
-            positions
-                .push(TARGETS.map(|way| all_events(&server, way, count)[count - 1].id.clone()));
+            positions.push(
+                TARGETS.map(|target| first_events(&server, target, count)[count - 1].id.clone()),
+            );
             match round % 2 == 0 || kills {
                 true => drop(server.stop()),
                 false => server.kill(),
             }
             server = Server::with_shards(1 + round % 3, &state.settings());
-            for (n, of_round) in positions.iter().enumerate().take(count - 1) {
+            for (n, positions_of_round) in positions.iter().enumerate().take(count - 1) {
                 let later: Vec<_> = (n + 1..count).map(|n| n.to_string()).collect();
-                for (way, position) in TARGETS.iter().zip(of_round) {
+                for (target, position) in TARGETS.iter().zip(positions_of_round) {
                     assert_eq!(
-                        events_after(&server, way, position, later.len()),
+                        events_after(&server, target, position, later.len()),
                         later,
-                        "{way}"
+                        "{target}"
                     );
                 }
             }
@@ -250,7 +251,7 @@ fn damaged_file_of_lives_is_a_gap() {
     publish_all(&server, &["1", "2"]);
     server.kill();
     let server = Server::with(&state.settings());
-    let position = all_events(&server, TARGETS[0], 1)[0].id.clone();
+    let position = first_events(&server, TARGETS[0], 1)[0].id.clone();
     server.kill();
     let note = state.directory.join("lives");
     let text = fs::read_to_string(&note).expect("a note");
@@ -261,7 +262,7 @@ fn damaged_file_of_lives_is_a_gap() {
         events_after(&server, TARGETS[0], &position, 3),
         [GAP_EVENT, "1", "2"]
     );
-    let position = all_events(&server, TARGETS[0], 1)[0].id.clone();
+    let position = first_events(&server, TARGETS[0], 1)[0].id.clone();
     server.kill();
     for _ in 0..2 {
         let server = Server::with_shards(2, &state.settings());

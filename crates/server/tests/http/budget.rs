@@ -19,7 +19,7 @@ fn one_publisher_cannot_displace_the_messages_of_others() {
     publish(&server, "quiet", "kept too");
     publish(&server, "greedy", "the first");
     let greedy = once(&server, "GET", "/sub/greedy", &[], "").position();
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     let mut conn = Conn::open(&server);
     for _ in 0..600 {
         assert_eq!(
@@ -28,7 +28,7 @@ fn one_publisher_cannot_displace_the_messages_of_others() {
             202
         );
     }
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(
         grown < 12 << 20,
         "30 MB went through a budget of 2 MiB: it grew by {grown} bytes"
@@ -53,7 +53,7 @@ fn one_publisher_cannot_displace_the_messages_of_others() {
 #[test]
 fn many_topics_together_stay_within_the_budget() {
     let server = Server::with("[limits]\nlog_bytes = 2097152\n");
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     let mut conn = Conn::open(&server);
     for number in 0..2000 {
         let target = format!("/pub/t/{number}");
@@ -63,7 +63,7 @@ fn many_topics_together_stay_within_the_budget() {
             202
         );
     }
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(
         grown < 12 << 20,
         "20 MB over 2,000 topics: it grew by {grown} bytes"

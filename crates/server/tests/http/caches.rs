@@ -26,7 +26,7 @@ fn assert_never_reused(answer: &Response, request: &str) {
 #[test]
 fn no_cache_keeps_an_answer_that_the_next_message_changes() {
     let server = Server::with("[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n");
-    let ask = |method: &str, target: &str, headers: &[(&str, &str)], status: u16| {
+    let assert_status = |method: &str, target: &str, headers: &[(&str, &str)], status: u16| {
         let body = if method == "POST" { "x" } else { "" };
         let answer = once(&server, method, target, headers, body);
         let request = format!("{method} {target} {headers:?}");
@@ -36,36 +36,36 @@ fn no_cache_keeps_an_answer_that_the_next_message_changes() {
     };
     let json = ("Accept", "application/json");
     let events = ("Accept", "text/event-stream");
-    ask("GET", "/pub/later", &[], 404);
-    ask("GET", "/pub/later", &[json], 404);
-    ask("HEAD", "/pub/later", &[], 404);
-    ask("PUT", "/pub/later", &[], 201);
-    ask("POST", "/pub/news", &[], 202);
-    ask("GET", "/pub/news", &[], 200);
-    ask("GET", "/pub/news", &[json], 200);
-    ask("HEAD", "/pub/news", &[], 200);
-    let message = ask("GET", "/sub/news", &[], 200);
+    assert_status("GET", "/pub/later", &[], 404);
+    assert_status("GET", "/pub/later", &[json], 404);
+    assert_status("HEAD", "/pub/later", &[], 404);
+    assert_status("PUT", "/pub/later", &[], 201);
+    assert_status("POST", "/pub/news", &[], 202);
+    assert_status("GET", "/pub/news", &[], 200);
+    assert_status("GET", "/pub/news", &[json], 200);
+    assert_status("HEAD", "/pub/news", &[], 200);
+    let message = assert_status("GET", "/sub/news", &[], 200);
     let tag = message.header("etag").expect("a position");
     let known = ("If-None-Match", tag.as_str());
-    ask("GET", "/sub/news?since=live", &[], 204);
-    ask("GET", "/sub/news", &[known], 304);
-    let history = ask("GET", "/history/news", &[], 200);
+    assert_status("GET", "/sub/news?since=live", &[], 204);
+    assert_status("GET", "/sub/news", &[known], 304);
+    let history = assert_status("GET", "/history/news", &[], 200);
     let history = history.header("etag").expect("a tag");
-    ask("GET", "/history/news", &[("If-None-Match", &history)], 304);
-    ask("HEAD", "/sub/news", &[events], 200);
+    assert_status("GET", "/history/news", &[("If-None-Match", &history)], 304);
+    assert_status("HEAD", "/sub/news", &[events], 200);
     let stream = Stream::open(&server, "/sub/news", &[]);
     assert_never_reused(&stream.head, "an event stream");
     let stream = Stream::open(&server, "/interest", &[]);
     assert_never_reused(&stream.head, "interest");
-    ask("DELETE", "/pub/news", &[], 200);
-    ask("GET", "/sub/news", &[known], 410);
-    ask("GET", "/history/news", &[], 410);
+    assert_status("DELETE", "/pub/news", &[], 200);
+    assert_status("GET", "/sub/news", &[known], 410);
+    assert_status("GET", "/history/news", &[], 410);
     let deleted = [events, ("Last-Event-ID", message.position().leak())];
-    ask("GET", "/sub/news", &deleted, 204);
-    ask("OPTIONS", "/pub/news", &[], 204);
-    ask("GET", "/nowhere", &[], 404);
-    ask("PATCH", "/pub/news", &[], 405);
-    ask("GET", "/sub/a%2Fb", &[], 400);
+    assert_status("GET", "/sub/news", &deleted, 204);
+    assert_status("OPTIONS", "/pub/news", &[], 204);
+    assert_status("GET", "/nowhere", &[], 404);
+    assert_status("PATCH", "/pub/news", &[], 405);
+    assert_status("GET", "/sub/a%2Fb", &[], 400);
     let mut conn = Conn::open(&server);
     conn.send("nonsense\r\n\r\n");
     assert_never_reused(&conn.response(), "no request");

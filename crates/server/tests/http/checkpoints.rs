@@ -68,7 +68,7 @@ fn replaced_messages_leave_the_disk_and_kept_ones_survive_a_crash() {
     let mut stream = Stream::open(&server, "/sub/kept?since=oldest", &[]);
     let first = stream.event().expect("an event").id;
     let padding = "x".repeat(20_000);
-    let mut kept = Vec::new();
+    let mut received = Vec::new();
     for round in 0..3 {
         let mut conn = Conn::open(&server);
         for n in 0..150 {
@@ -84,7 +84,7 @@ fn replaced_messages_leave_the_disk_and_kept_ones_survive_a_crash() {
             assert_eq!(conn.request("DELETE", &topic, &[], b"").status, 200);
             if n % 10 == 0 {
                 post(&mut conn, "kept", &format!("{round}.{n}"));
-                kept.push(format!("{round}.{n}"));
+                received.push(format!("{round}.{n}"));
             }
             // While a checkpoint is written, the new base is not counted in the limit.
             let used = bytes(&state.directory);
@@ -96,7 +96,7 @@ fn replaced_messages_leave_the_disk_and_kept_ones_survive_a_crash() {
             assert_eq!(value(&server, topic), format!("{round}.149 {padding}"));
         }
         let mut stream = Stream::open(&server, "/sub/kept", &[("Last-Event-ID", &first)]);
-        assert_eq!(stream.data(kept.len()), kept);
+        assert_eq!(stream.data(received.len()), received);
         assert_eq!(Conn::open(&server).get("/pub/churned-0.7", &[]).status, 404);
     }
     // The former bases and segments are deleted.
@@ -148,8 +148,10 @@ fn disk_space_is_freed_when_most_messages_were_deleted() {
         }
         // The file `lives` has its largest size from the first start on.
         let lives = std::fs::metadata(state.directory.join("lives")).expect("the lives");
-        let most = (FILES_MIN + 2) * (BYTES_MAX / 16) + lives.len();
-        eventually("room", || (bytes(&state.directory) <= most).then_some(()));
+        let bytes_max = (FILES_MIN + 2) * (BYTES_MAX / 16) + lives.len();
+        eventually("room", || {
+            (bytes(&state.directory) <= bytes_max).then_some(())
+        });
         assert_eq!(value(&server, "kept"), "first");
         server.kill();
         let server = Server::with(&settings(&state));
@@ -164,8 +166,12 @@ fn is_on_disk(directory: &Path, text: &str) -> bool {
     entries.into_iter().any(|entry| {
         let path = entry.path();
         // Files may appear and disappear meanwhile.
-        let has = |bytes: Vec<u8>| bytes.windows(text.len()).any(|it| it == text.as_bytes());
-        path.is_dir() && is_on_disk(&path, text) || std::fs::read(&path).is_ok_and(has)
+        let has_text = |bytes: Vec<u8>| {
+            bytes
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+        };
+        path.is_dir() && is_on_disk(&path, text) || std::fs::read(&path).is_ok_and(has_text)
     })
 }
 
@@ -193,7 +199,7 @@ fn removed_messages_leave_the_files_in_time_over_restarts_and_kills() {
 }
 
 #[test]
-fn deleted_messages_leave_the_files_though_the_wall_clock_was_set_back() {
+fn deleted_messages_leave_the_files_after_the_wall_clock_was_set_back() {
     let state = State::new();
     let lines = format!("{}bytes_max = {BYTES_MAX}\n", state.settings());
     let server = Server::with(&lines);
@@ -331,7 +337,7 @@ fn damage_under_a_running_server_is_logged_once_and_a_stop_loses_nothing() {
     // Changes a byte of the first message.
     let segment = state.directory.join("log/segment-0000000001.log");
     let mut bytes = std::fs::read(&segment).expect("a segment");
-    let offset = bytes.windows(5).position(|it| it == b"first");
+    let offset = bytes.windows(5).position(|window| window == b"first");
     let offset = offset.expect("the message");
     bytes[offset] ^= 1;
     let file = std::fs::OpenOptions::new().write(true).open(&segment);

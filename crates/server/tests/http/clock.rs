@@ -10,11 +10,11 @@ use crore_wire::mqtt::{Packet, Version};
 
 /// Sets the clock, and waits until the server's dates show it.
 fn set_clock(clock: &Clock, server: &Server, ahead_s: i64) {
-    let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
+    let date_before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
     clock.set(ahead_s);
     until("another date", || {
         let answer = once(server, "GET", "/pub/none", &[], "");
-        date(&answer, "date").abs_diff(before) > u64::from(DAY_S as u32) / 2
+        date(&answer, "date").abs_diff(date_before) > u64::from(DAY_S as u32) / 2
     });
 }
 
@@ -42,7 +42,7 @@ fn oldest(server: &Server, topic: &str) -> Response {
 }
 
 #[test]
-fn messages_expire_though_the_wall_clock_was_set_back() {
+fn messages_expire_after_the_wall_clock_was_set_back() {
     let Some(clock) = Clock::new("back", DAY_S) else {
         return;
     };
@@ -74,19 +74,19 @@ fn wall_clock_set_ahead_expires_nothing_early() {
     );
     let key = [("Idempotency-Key", "\"k\"")];
     Conn::open(&server).request("POST", "/pub/i", &key, b"once");
-    let shown = date(&oldest(&server, "a"), "last-modified");
+    let first_date = date(&oldest(&server, "a"), "last-modified");
 
     set_clock(&clock, &server, 2 * DAY_S);
     let answer = oldest(&server, "a");
     assert_eq!(answer.text(), "first");
-    let left: u64 = answer
+    let remaining_s: u64 = answer
         .header("crore-ttl")
         .expect("it")
         .parse()
         .expect("a number");
-    assert!((1..=3600).contains(&left));
+    assert!((1..=3600).contains(&remaining_s));
     assert!(
-        date(&answer, "last-modified") > shown,
+        date(&answer, "last-modified") > first_date,
         "it is as old as before"
     );
     let retry = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
@@ -100,13 +100,13 @@ fn wall_clock_set_ahead_expires_nothing_early() {
     set_clock(&clock, &server, 0);
     publish(&server, "a", "second");
     let since = [("If-Modified-Since", last_modified.as_str())];
-    let next = once(&server, "GET", "/sub/a", &since, "");
+    let answer = once(&server, "GET", "/sub/a", &since, "");
     assert!(
-        ["first", "second"].contains(&next.text()),
+        ["first", "second"].contains(&answer.text()),
         "{}",
-        next.status
+        answer.status
     );
-    assert!(date(&next, "last-modified") <= date(&next, "date"));
+    assert!(date(&answer, "last-modified") <= date(&answer, "date"));
     assert_eq!(info(&server, "a")["messages"], 2);
 }
 
@@ -169,12 +169,12 @@ fn latest_values_stay_when_history_of_their_age_is_gone() {
         let mut devices = mqtt::Conn::to_server(&server, Version::V5);
         devices.connect(&mqtt::plain_connect(Version::V5, "it"));
         devices.send_subscribe("scores/2", 0);
-        let shown = loop {
+        let received = loop {
             let got = devices.packet();
             if let Packet::Publish(publish) = got.packet() {
                 break (publish.payload.to_vec(), publish.retain);
             }
         };
-        assert_eq!(shown, (b"2:1".to_vec(), true));
+        assert_eq!(received, (b"2:1".to_vec(), true));
     }
 }

@@ -75,7 +75,7 @@ fn a_foreign_origin_does_not_subscribe() {
 
 /// A publisher chooses the content type of a message. No message may run as a script of the server's origin, whatever page embeds it.
 #[test]
-fn no_message_runs_in_a_page() {
+fn message_is_never_executed_in_a_page() {
     let server = Server::start();
     let script = [("Content-Type", "text/javascript")];
     once(&server, "POST", "/pub/evil", &script, "alert(1)");
@@ -119,13 +119,25 @@ fn no_message_runs_in_a_page() {
 #[test]
 fn page_of_the_servers_own_origin_may_publish_and_upgrade() {
     let server = Server::start();
-    let own = format!("http://{}", server.address());
+    let own_origin = format!("http://{}", server.address());
     assert_eq!(
-        once(&server, "POST", "/pub/news", &[("Origin", &own)], "x").status,
+        once(
+            &server,
+            "POST",
+            "/pub/news",
+            &[("Origin", &own_origin)],
+            "x"
+        )
+        .status,
         202
     );
     let mut conn = Conn::open(&server);
-    conn.ask("GET", "/sub/news", &handshake(&[("Origin", &own)]), "");
+    conn.ask(
+        "GET",
+        "/sub/news",
+        &handshake(&[("Origin", &own_origin)]),
+        "",
+    );
     assert_eq!(conn.head().status, 101);
     // Another port is another origin.
     let other = format!("http://127.0.0.1:{}", server.address().port() ^ 1);
@@ -207,9 +219,10 @@ fn scripts_of_an_allowed_origin_may_read_all_headers_of_a_poll() {
         "",
     );
     assert_eq!(response.status, 200);
-    let ours = |name: &str| name.starts_with("crore-") || ["etag", "last-modified"].contains(&name);
+    let crore_headers =
+        |name: &str| name.starts_with("crore-") || ["etag", "last-modified"].contains(&name);
     let names = response.headers.iter().map(|(name, _)| name.as_str());
-    let names: Vec<&str> = names.filter(|name| ours(name)).collect();
+    let names: Vec<&str> = names.filter(|name| crore_headers(name)).collect();
     // The headers for position, time, topic, event, key, gap, time to live and property.
     assert_eq!(names.len(), 8, "{response:?}");
     for name in names

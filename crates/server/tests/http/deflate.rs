@@ -134,13 +134,13 @@ fn a_client_may_compress_whole_or_in_fragments() {
 #[test]
 fn message_that_inflates_beyond_the_limit_is_1009() {
     let server = Server::start();
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     for size in [(1 << 20) + 1, 64 << 20] {
         let mut ws = open(&server, "/pub/news");
         ws.send(FIN | RSV1 | TEXT, deflated(&vec![b'a'; size]));
         assert_eq!(ws.closed(), Some(1009), "{size} bytes");
     }
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(grown < 16 << 20, "it grew by {grown} bytes");
 }
 

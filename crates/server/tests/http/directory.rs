@@ -40,12 +40,12 @@ fn log_of(state: &State) -> PathBuf {
 /// The segments of the log, in order.
 pub fn segments(state: &State) -> Vec<PathBuf> {
     let entries = fs::read_dir(log_of(state)).expect("the log");
-    let mut found: Vec<_> = entries
+    let mut segments: Vec<_> = entries
         .map(|entry| entry.expect("an entry").path())
         .collect();
-    found.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
-    found.sort();
-    found
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    segments.sort();
+    segments
 }
 
 pub fn numbered(n: usize) -> String {
@@ -75,13 +75,13 @@ pub fn is_answered(status: Option<u16>) -> bool {
 /// The numbers in the messages of a topic, read from the oldest up to the number `last`.
 pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
-    let mut found = Vec::new();
-    while found.last() != Some(&last) {
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&last) {
         let data = stream.event().expect("an event").data;
         let number = data.split(' ').next().expect("a number");
-        found.push(number.parse().expect("a number"));
+        numbers.push(number.parse().expect("a number"));
     }
-    found
+    numbers
 }
 
 pub fn first_position(server: &Server, topic: &str) -> String {
@@ -137,10 +137,10 @@ fn several_segments(state: &State) -> (String, usize) {
     for n in 0..OF_LOG {
         publish(&server, "a", numbered(n));
     }
-    let seen = first_position(&server, "a");
+    let first = first_position(&server, "a");
     server.kill();
     assert!(segments(state).len() >= 4, "{:?}", segments(state));
-    (seen, OF_LOG)
+    (first, OF_LOG)
 }
 
 pub fn is_root() -> bool {
@@ -166,10 +166,10 @@ fn start_error_as_nobody(state: &State) -> String {
     }
     command.arg(program());
     command.args(["serve", "--no-admin", "--listen", "127.0.0.1:0", "--config"]);
-    let ended = output(command.arg(&file));
+    let output = output(command.arg(&file));
     let _ = fs::remove_file(file);
-    let error_log = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{error_log}");
+    let error_log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error_log}");
     error_log
 }
 
@@ -205,7 +205,7 @@ fn files_without_permission_are_refused_by_name_and_unchanged() {
     ] {
         set_mode(path, 0o666);
     }
-    let all = [
+    let paths = [
         (
             &state.directory,
             0o777,
@@ -217,15 +217,15 @@ fn files_without_permission_are_refused_by_name_and_unchanged() {
         (&log.join("end"), 0o666, "ermission denied"),
         (&document, 0o666, "ermission denied"),
     ];
-    for (path, good, why) in all {
+    for (path, mode, reason) in paths {
         set_mode(path, 0);
         let error_log = start_error_as_nobody(&state);
         let name = path.file_name().expect("a name").to_str().expect("text");
         assert!(
-            error_log.contains(name) && error_log.contains(why),
+            error_log.contains(name) && error_log.contains(reason),
             "{name}: {error_log}"
         );
-        set_mode(path, good);
+        set_mode(path, mode);
         assert!(!state.directory.join("set-aside").exists(), "{name}");
     }
     assert_all_kept(&state);
@@ -361,16 +361,19 @@ fn missing_or_empty_segment_is_a_gap_and_the_others_are_served() {
         // The gap (the notice of missed messages) was caused by damage, so the log names no setting.
         server.await_log("damage of the log on disk (`crore log verify` shows it)");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
-        let found = numbers(&server, "a", count - 1);
-        assert!(found.is_sorted() && found[0] == 0, "{found:?}");
+        let received = numbers(&server, "a", count - 1);
+        assert!(received.is_sorted() && received[0] == 0, "{received:?}");
         // The messages of one segment are missing: eight at most.
-        assert!(found.len() < count && found.len() + 9 >= count, "{found:?}");
+        assert!(
+            received.len() < count && received.len() + 9 >= count,
+            "{received:?}"
+        );
         assert_eq!(numbers(&server, "base", 59).len(), 60);
         publish(&server, "a", "99");
         server.kill();
         let server = Server::with(&settings(&state, BYTES_MAX));
         let numbers_again = numbers(&server, "a", 99);
-        assert_eq!(numbers_again[..found.len()], found);
+        assert_eq!(numbers_again[..received.len()], received);
     }
 }
 
@@ -387,15 +390,18 @@ fn empty_segment_at_the_end_is_a_gap_and_the_log_continues() {
     assert_eq!(first_event_after(&server, "a", &position), GAP_EVENT);
     server.kill();
     let server = Server::with(&settings(&state, BYTES_MAX));
-    let found = numbers(&server, "a", 99);
-    assert!(found.len() > count / 2 && found.is_sorted(), "{found:?}");
+    let received = numbers(&server, "a", 99);
+    assert!(
+        received.len() > count / 2 && received.is_sorted(),
+        "{received:?}"
+    );
 }
 
 #[test]
 fn lost_newest_segment_is_a_gap_for_every_earlier_position() {
     for is_deleted in [true, false] {
         let state = State::new();
-        let (seen, count) = several_segments(&state);
+        let (first, count) = several_segments(&state);
         let server = Server::with(&settings(&state, BYTES_MAX));
         let newest = last_position(&server, "a", count);
         server.kill();
@@ -415,15 +421,18 @@ fn lost_newest_segment_is_a_gap_for_every_earlier_position() {
         for n in 0..count {
             publish(&server, "a", (100 + n).to_string());
         }
-        for position in [&seen, &newest] {
+        for position in [&first, &newest] {
             assert_eq!(first_event_after(&server, "a", position), GAP_EVENT);
         }
         server.kill();
         // The gap is told only once, since the base now has the messages that were left.
         let server = Server::with(&settings(&state, BYTES_MAX));
         assert!(!server.log().contains("it was longer"), "{}", server.log());
-        let found = numbers(&server, "a", 100 + count - 1);
-        assert!(found.is_sorted() && found.len() > count, "{found:?}");
+        let received = numbers(&server, "a", 100 + count - 1);
+        assert!(
+            received.is_sorted() && received.len() > count,
+            "{received:?}"
+        );
     }
 }
 

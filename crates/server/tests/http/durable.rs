@@ -45,7 +45,7 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
     let state = State::new();
     let mut server = Server::with(&state.settings());
     publish(&server, "a", "seen");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     let subscriber = Stream::open(&server, "/sub/keyed", &[]);
     let first = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
     drop(subscriber);
@@ -59,7 +59,7 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
         server.kill();
         server = Server::with_shards(shards, &state.settings());
         assert_eq!(
-            messages_after(&server, "a", &seen, published.len()),
+            messages_after(&server, "a", &seen_position, published.len()),
             published
         );
         let retry = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
@@ -74,7 +74,7 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
     server.stop();
     let server = Server::with(&state.settings());
     assert_eq!(
-        messages_after(&server, "a", &seen, published.len()),
+        messages_after(&server, "a", &seen_position, published.len()),
         published
     );
 }
@@ -104,14 +104,14 @@ fn crash_after_a_planned_restart_keeps_messages_from_before_and_after() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "before the stop");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     server.stop();
     let server = Server::with(&state.settings());
     publish(&server, "a", "before the crash");
     server.kill();
     let server = Server::with(&state.settings());
     let expected = messages(&["before the crash"]);
-    assert_eq!(messages_after(&server, "a", &seen, 1), expected);
+    assert_eq!(messages_after(&server, "a", &seen_position, 1), expected);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(2), ["before the stop", "before the crash"]);
 }
@@ -155,14 +155,14 @@ fn damage_in_the_log_is_a_gap_and_the_other_messages_stay() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     publish(&server, "a", "damaged: needle");
     publish(&server, "a", "kept");
     server.kill();
     damage(&state);
     let mut server = Server::with(&state.settings());
     server.await_log("of the log is damaged");
-    let (received, behind_it) = items_after(&server, "/sub/a", &seen, 3);
+    let (received, behind_it) = items_after(&server, "/sub/a", &seen_position, 3);
     assert_eq!(received, [GAP, "seen", "kept"]);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(2), ["seen", "kept"]);
@@ -173,12 +173,12 @@ fn damage_in_the_log_is_a_gap_and_the_other_messages_stay() {
             messages_after(&server, "a", &behind_it, 1),
             messages(&["new"])
         );
-        let after = first_position(&server, "a");
+        let newest = first_position(&server, "a");
         assert_eq!(
-            messages_after(&server, "a", &after, 2),
+            messages_after(&server, "a", &newest, 2),
             messages(&["kept", "new"])
         );
-        let (received, _) = items_after(&server, "/sub/a", &seen, 4);
+        let (received, _) = items_after(&server, "/sub/a", &seen_position, 4);
         assert_eq!(received, [GAP, "seen", "kept", "new"]);
         server.kill();
         server = Server::with(&state.settings());
@@ -229,10 +229,14 @@ fn damage_in_one_partition_is_a_gap_only_for_its_subscribers() {
         assert_eq!(items_after(&server, "/sub/b", &b, 2).0, ["b kept", "b new"]);
         assert_eq!(items_after(&server, "/sub/c", &c, 1).0, ["c new"]);
         // A subscriber of several partitions receives all that is left of the damaged partition again.
-        let all = &[GAP, "a kept", "b kept", "b new", "c new", "seen"][..];
-        let all = [all, all, &["b kept", "b new", "c new"]];
+        let expected_parts = &[GAP, "a kept", "b kept", "b new", "c new", "seen"][..];
+        let expected_parts = [
+            expected_parts,
+            expected_parts,
+            &["b kept", "b new", "c new"],
+        ];
         for (((target, _), earlier_position), expected) in
-            several.iter().zip(&earlier_position).zip(all)
+            several.iter().zip(&earlier_position).zip(expected_parts)
         {
             let (mut received, behind_it) =
                 items_after(&server, target, earlier_position, expected.len());
@@ -305,12 +309,15 @@ fn log_that_ends_before_its_base_is_a_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     server.stop();
     std::fs::remove_file(segment(&state)).expect("the segment");
     let server = Server::with(&state.settings());
     server.await_log("before group");
-    assert_eq!(messages_after(&server, "a", &seen, 1)[0].0, GAP_EVENT);
+    assert_eq!(
+        messages_after(&server, "a", &seen_position, 1)[0].0,
+        GAP_EVENT
+    );
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(1), ["seen"]);
 }
@@ -320,7 +327,7 @@ fn torn_end_of_the_log_is_no_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "seen");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     publish(&server, "a", "torn: needle");
     server.kill();
     let mut bytes = std::fs::read(segment(&state)).expect("the segment");
@@ -334,7 +341,10 @@ fn torn_end_of_the_log_is_no_gap() {
     std::fs::write(segment(&state), bytes).expect("the segment");
     let server = Server::with(&state.settings());
     publish(&server, "a", "new");
-    assert_eq!(messages_after(&server, "a", &seen, 1), messages(&["new"]));
+    assert_eq!(
+        messages_after(&server, "a", &seen_position, 1),
+        messages(&["new"])
+    );
 }
 
 #[test]
@@ -351,7 +361,7 @@ fn durability_can_be_turned_off_and_on_again_without_a_loss() {
     let (state, other) = (State::new(), State::for_planned_restarts());
     let server = Server::with(&state.settings());
     publish(&server, "a", "durable");
-    let seen = first_position(&server, "a");
+    let seen_position = first_position(&server, "a");
     server.kill();
     // The settings without durability, for the same directory.
     let not_durable = other.settings().replace(
@@ -366,7 +376,7 @@ fn durability_can_be_turned_off_and_on_again_without_a_loss() {
     server.kill();
     let server = Server::with(&state.settings());
     let expected = messages(&["not durable", "durable again"]);
-    assert_eq!(messages_after(&server, "a", &seen, 2), expected);
+    assert_eq!(messages_after(&server, "a", &seen_position, 2), expected);
 }
 
 const PASSING: &str = "[[rule]]\nmatch = \"m/#\"\ndurable = false\n";
@@ -392,36 +402,37 @@ fn crash_is_a_gap_only_for_topics_that_are_not_durable() {
         "/sub/d/a",
         "/sub?filter=d/%2B",
     ];
-    let mut seen = vec![
+    let mut positions = vec![
         first_position(&server, "m/a"),
         first_position_by(&server, "m/%2B"),
     ];
-    seen.extend([
+    positions.extend([
         first_position(&server, "d/a"),
         first_position_by(&server, "d/%2B"),
     ]);
     let bytes = std::fs::read(segment(&state)).expect("the segment");
     for (needle, is_there) in [(&b"m/a"[..], false), (b"$SYS", false), (b"d/a", true)] {
-        let found = bytes.windows(needle.len()).any(|it| it == needle);
-        assert_eq!(found, is_there, "{}", String::from_utf8_lossy(needle));
+        let is_found = bytes.windows(needle.len()).any(|window| window == needle);
+        assert_eq!(is_found, is_there, "{}", String::from_utf8_lossy(needle));
     }
     server.kill();
     let server = Server::with(&settings);
     publish(&server, "m/a", "m new");
     publish(&server, "d/a", "d new");
-    let events_after_crash = |target: &str, seen: &str, count: usize| -> Vec<(String, String)> {
-        let mut stream = Stream::open(&server, target, &[("Last-Event-ID", seen)]);
-        let events = (0..count).map(|_| stream.event().expect("an event"));
-        events.map(|event| (event.kind, event.data)).collect()
-    };
-    for (target, seen) in targets.iter().zip(&seen).take(2) {
-        let received = events_after_crash(target, seen, 2);
+    let events_after_crash =
+        |target: &str, positions: &str, count: usize| -> Vec<(String, String)> {
+            let mut stream = Stream::open(&server, target, &[("Last-Event-ID", positions)]);
+            let events = (0..count).map(|_| stream.event().expect("an event"));
+            events.map(|event| (event.kind, event.data)).collect()
+        };
+    for (target, positions) in targets.iter().zip(&positions).take(2) {
+        let received = events_after_crash(target, positions, 2);
         assert_eq!(received[0].0, GAP_EVENT, "{target}");
         assert_eq!(received[1], messages(&["m new"])[0], "{target}");
     }
-    for (target, seen) in targets.iter().zip(&seen).skip(2) {
+    for (target, positions) in targets.iter().zip(&positions).skip(2) {
         assert_eq!(
-            events_after_crash(target, seen, 3),
+            events_after_crash(target, positions, 3),
             messages(&["d1", "d2", "d new"]),
             "{target}"
         );
@@ -435,7 +446,7 @@ fn crash_before_a_topic_became_durable_is_a_gap() {
     for clean in [true, false] {
         let server = Server::with(&settings);
         publish(&server, "m/a", "seen");
-        let seen = first_position(&server, "m/a");
+        let seen_position = first_position(&server, "m/a");
         publish(&server, "m/a", "missed");
         match clean {
             true => drop(server.stop()),
@@ -444,7 +455,8 @@ fn crash_before_a_topic_became_durable_is_a_gap() {
         // Two crashes: the second one must not change the result.
         for _ in 0..2 {
             let server = Server::with(&state.settings());
-            let mut stream = Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen)]);
+            let mut stream =
+                Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen_position)]);
             match clean {
                 true => assert_eq!(stream.data(1), ["missed"]),
                 false => assert_eq!(stream.event().expect("an event").kind, GAP_EVENT),
@@ -463,19 +475,19 @@ fn messages_that_are_not_durable_survive_a_planned_restart_but_no_crash() {
     let settings = format!("{PASSING}{}", state.settings());
     let server = Server::with(&settings);
     publish(&server, "m/a", "old");
-    let seen = first_position(&server, "m/a");
+    let seen_position = first_position(&server, "m/a");
     publish(&server, "m/a", "kept");
     server.stop();
     let server = Server::with(&settings);
     assert_eq!(
-        messages_after(&server, "m/a", &seen, 1),
+        messages_after(&server, "m/a", &seen_position, 1),
         messages(&["kept"])
     );
     publish(&server, "m/a", "lost");
     server.kill();
     let server = Server::with(&settings);
     publish(&server, "m/a", "new");
-    let received = messages_after(&server, "m/a", &seen, 2);
+    let received = messages_after(&server, "m/a", &seen_position, 2);
     assert_eq!(
         (received[0].0.as_str(), received[1].1.as_str()),
         (GAP_EVENT, "new")
@@ -516,8 +528,8 @@ fn forge(state: &State, written: &[u8], changed: &[u8]) {
         crc32c(salt, &bytes[group + 8..end]),
         word(&bytes, group + 4)
     );
-    let places = bytes[group..end].windows(written.len());
-    let offset = places.into_iter().position(|window| window == written);
+    let windows = bytes[group..end].windows(written.len());
+    let offset = windows.into_iter().position(|window| window == written);
     let offset = group + offset.expect("the message is in the last group");
     bytes[offset..offset + written.len()].copy_from_slice(changed);
     let crc = crc32c(salt, &bytes[group + 8..end]).to_le_bytes();

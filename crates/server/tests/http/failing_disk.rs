@@ -34,13 +34,10 @@ fn read_only_directory_is_refused_and_unchanged() {
     publish(&server, "a", "0");
     publish(&server, "a", "1");
     server.kill();
-    mount.again("ro");
-    let said = start_error(&state);
-    assert!(
-        said.contains("cannot be written; name a directory"),
-        "{said}"
-    );
-    mount.again("rw");
+    mount.remount("ro");
+    let log = start_error(&state);
+    assert!(log.contains("cannot be written; name a directory"), "{log}");
+    mount.remount("rw");
     assert_all_kept(&state);
 }
 
@@ -61,20 +58,20 @@ fn publishes_are_refused_while_the_file_system_is_full() {
     publish(&server, "a", "0");
     fill();
     let mut answered = 1;
-    let start_error = |server: &Server, answered: &mut usize| {
+    let refused = |server: &Server, answered: &mut usize| {
         eventually("a refusal", || {
             let status = try_publish(server, "a", &numbered(*answered)).expect("the server lives");
             *answered += usize::from(is_answered(Some(status)));
             (status == 503).then_some(())
         });
     };
-    start_error(&server, &mut answered);
+    refused(&server, &mut answered);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
     // A crash and a stop with the full disk lose no answered message.
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
-    start_error(&server, &mut answered);
+    refused(&server, &mut answered);
     server.signal("TERM");
     server.await_exit();
     let server = Server::with(&settings);
@@ -144,22 +141,22 @@ fn file_system_filled_by_the_log_accepts_messages_again_after_deletes() {
     let server = Server::with(&settings);
     server.await_log("state.bytes_max (64 MiB) is more than the file system of state.directory has: 24 MiB count");
     // The disk may be full for a moment while a checkpoint writes a base.
-    let (mut made, mut start_error) = (0, 0);
-    while start_error < REFUSALS {
-        let status = try_publish(&server, &format!("t/{made}"), &numbered(made));
+    let (mut created, mut refused) = (0, 0);
+    while refused < REFUSALS {
+        let status = try_publish(&server, &format!("t/{created}"), &numbered(created));
         if status == Some(503) {
-            start_error += 1;
+            refused += 1;
             std::thread::sleep(Duration::from_millis(100));
             continue;
         }
         assert!(is_answered(status), "{status:?}");
-        (made, start_error) = (made + 1, 0);
-        assert!(made < 1000, "it is not bounded");
+        (created, refused) = (created + 1, 0);
+        assert!(created < 1000, "it is not bounded");
     }
     let is_kept = |n: usize| n.is_multiple_of(2);
-    for n in (0..made).filter(|n| !is_kept(*n)) {
+    for n in (0..created).filter(|n| !is_kept(*n)) {
         let answer = once(&server, "DELETE", &format!("/pub/t/{n}"), &[], "");
-        assert_eq!(answer.status, 200, "{n} of {made}");
+        assert_eq!(answer.status, 200, "{n} of {created}");
     }
     eventually("room", || {
         is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
@@ -167,7 +164,7 @@ fn file_system_filled_by_the_log_accepts_messages_again_after_deletes() {
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "new", 0), [0]);
-    for n in (0..made).filter(|n| is_kept(*n)) {
+    for n in (0..created).filter(|n| is_kept(*n)) {
         assert_eq!(numbers(&server, &format!("t/{n}"), n), [n]);
     }
 }
@@ -183,7 +180,8 @@ fn base_bytes(state: &State) -> u64 {
     let base = files.iter().rfind(|name| name.starts_with("base-"));
     let documents = fs::read_dir(state.directory.join(base.expect("a base")));
     let lens = documents.into_iter().flatten().flatten();
-    lens.map(|it| it.metadata().map_or(0, |it| it.len())).sum()
+    lens.map(|entry| entry.metadata().map_or(0, |entry| entry.len()))
+        .sum()
 }
 
 /// A server that keeps all [`MESSAGES`], most of them in a base.
@@ -207,7 +205,7 @@ fn server_with_large_base(state: &State, settings: &str) -> Server {
 /// Waits until a file reserves this much disk space for a checkpoint.
 fn await_reserve(state: &State, bytes: u64) {
     until("a reserve", || {
-        fs::metadata(state.directory.join("reserve")).is_ok_and(|it| it.len() > bytes)
+        fs::metadata(state.directory.join("reserve")).is_ok_and(|entry| entry.len() > bytes)
     });
 }
 
@@ -272,7 +270,7 @@ fn disk_filled_by_another_program_accepts_messages_again_after_deletes() {
             }
             server = Server::with(&settings);
         } else {
-            mount.again("size=26m");
+            mount.remount("size=26m");
         }
         fill_as_other_program(&server, &state);
         delete_most(&server);
@@ -314,7 +312,7 @@ fn reserve_for_the_next_checkpoint_survives_a_failed_stop_on_a_full_disk() {
         return;
     };
     let server = server_with_large_base(&state, &settings);
-    mount.again("size=26m");
+    mount.remount("size=26m");
     fill(&state);
     server.signal("TERM");
     let (code, stop_log) = server.await_exit();
@@ -331,7 +329,7 @@ fn reserve_for_the_next_checkpoint_survives_a_killed_stop() {
         return;
     };
     server_with_large_base(&state, &settings).kill();
-    mount.again("size=26m");
+    mount.remount("size=26m");
     // A server that is killed while it stops leaves a part of the next base, and no reserve.
     let (reserve, part) = (
         state.directory.join("reserve"),
@@ -352,7 +350,7 @@ fn start_without_room_for_a_base_keeps_the_reserve_for_the_next_checkpoint() {
         return;
     };
     server_with_large_base(&state, &settings).kill();
-    mount.again("size=26m");
+    mount.remount("size=26m");
     let newest = segments(&state).pop().expect("a segment");
     fs::OpenOptions::new()
         .write(true)
@@ -360,12 +358,17 @@ fn start_without_room_for_a_base_keeps_the_reserve_for_the_next_checkpoint() {
         .and_then(|file| file.write_all_at(&[0xff; 4096], 0))
         .expect("a segment");
     fill(&state);
-    let reserve = || fs::metadata(state.directory.join("reserve")).map_or(0, |it| it.len());
-    let before = reserve();
+    let reserved_bytes =
+        || fs::metadata(state.directory.join("reserve")).map_or(0, |entry| entry.len());
+    let reserved_before = reserved_bytes();
     for _ in 0..2 {
-        let said = start_error(&state);
-        assert!(said.contains("No space left on device"), "{said}");
-        assert!(reserve() >= before, "{} of {before}", reserve());
+        let log = start_error(&state);
+        assert!(log.contains("No space left on device"), "{log}");
+        assert!(
+            reserved_bytes() >= reserved_before,
+            "{} of {reserved_before}",
+            reserved_bytes()
+        );
     }
 }
 
@@ -386,33 +389,33 @@ fn partly_replaced_base_is_read_with_the_log_after_it() {
         let status = try_publish(&server, &format!("more/{number}"), &numbered(number));
         number += usize::from(is_answered(status));
     }
-    mount.again("size=26m");
+    mount.remount("size=26m");
     fill(&state);
     let base = state.base();
     let mut documents: Vec<_> = fs::read_dir(&base)
         .expect("the base")
-        .map(|it| it.expect("a document"))
-        .map(|it| (it.metadata().expect("a file").len(), it.path()))
+        .map(|entry| entry.expect("a document"))
+        .map(|entry| (entry.metadata().expect("a file").len(), entry.path()))
         .collect();
     documents.sort();
     // A checkpoint reads the largest document first.
     let (first, last) = (&documents[documents.len() - 1].1, &documents[0].1);
-    let before = fs::read(first).expect("a document");
-    let change = || {
+    let content_before = fs::read(first).expect("a document");
+    let flip_byte = || {
         let file = fs::OpenOptions::new().read(true).write(true).open(last);
         let (file, mut byte) = (file.expect("a document"), [0]);
         file.read_exact_at(&mut byte, 10_000).expect("a byte");
         byte[0] ^= 1;
         file.write_all_at(&byte, 10_000).expect("a byte");
     };
-    change();
+    flip_byte();
     delete_most(&server);
     server.await_log("state.directory: no checkpoint");
     assert_eq!(state.base(), base);
-    let after = fs::read(first).expect("a document");
-    assert!(after != before, "no document was replaced");
+    let content_after = fs::read(first).expect("a document");
+    assert!(content_after != content_before, "no document was replaced");
     server.kill();
-    change();
+    flip_byte();
     assert_verified(&state);
     let server = Server::with(&settings);
     assert_kept_messages(&server);
@@ -499,11 +502,11 @@ fn loss_is_reported_once_on_a_full_disk() {
     drop(ballast);
     let server = Server::with(&settings);
     server.await_log("has a damaged header");
-    let after = |server: &Server| {
+    let first_event_after = |server: &Server| {
         let mut stream = Stream::open(server, "/sub/a", &[("Last-Event-ID", &position)]);
         stream.event().expect("an event").kind
     };
-    assert_eq!(after(&server), GAP_EVENT);
+    assert_eq!(first_event_after(&server), GAP_EVENT);
     assert_eq!(try_publish(&server, "a", "1"), Some(503));
     server.kill();
     assert_verified(&state);
@@ -512,12 +515,12 @@ fn loss_is_reported_once_on_a_full_disk() {
     eventually("room", || {
         is_answered(try_publish(&server, "a", &numbered(0))).then_some(())
     });
-    let mut said = server.log();
+    let mut log = server.log();
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", 0), [0]);
-    said += &server.log();
-    assert!(!said.contains("told a gap"), "{said}");
+    log += &server.log();
+    assert!(!log.contains("told a gap"), "{log}");
     server.kill();
     assert_verified(&state);
 }
@@ -525,8 +528,8 @@ fn loss_is_reported_once_on_a_full_disk() {
 fn assert_verified(state: &State) {
     let mut verify = Command::new(program());
     let verified = output(verify.args(["log", "verify"]).arg(&state.directory));
-    let said = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(verified.status.success(), "{said}");
+    let log = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(verified.status.success(), "{log}");
 }
 
 /// Publishes until the server has ended. Returns how many publishes were answered.
@@ -570,7 +573,7 @@ fn failed_write_ends_the_process_and_loses_no_answered_message() {
 fn failed_disk_ends_the_process_and_loses_no_answered_message() {
     let (state, disk) = (State::new(), State::new());
     // The file system has 64 MB, but the disk below it only 10.
-    let Some(below) = Mounted::tmpfs(&disk.directory, "10m") else {
+    let Some(disk_space) = Mounted::tmpfs(&disk.directory, "10m") else {
         return;
     };
     let loop_of = file_system(&disk.directory, 64, &[]);
@@ -586,12 +589,16 @@ fn failed_disk_ends_the_process_and_loses_no_answered_message() {
     assert!(answered > 0);
     // The disk works again.
     drop(mount);
-    below.again("size=200m");
-    let again = Mounted::new(&state.directory, &loop_of);
-    let _again = again.expect("it was mounted before");
+    disk_space.remount("size=200m");
+    let remounted = Mounted::new(&state.directory, &loop_of);
+    let _remounted = remounted.expect("it was mounted before");
     let server = Server::with(&settings);
-    let kept = messages(&server, "a");
-    assert!(kept >= answered, "{kept} of {answered}: {}", server.log());
+    let kept_count = messages(&server, "a");
+    assert!(
+        kept_count >= answered,
+        "{kept_count} of {answered}: {}",
+        server.log()
+    );
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
 }
 
@@ -601,8 +608,8 @@ struct Frozen<'a>(&'a Path);
 impl Frozen<'_> {
     fn new(at: &Path) -> Frozen<'_> {
         let frozen = output(Command::new("fsfreeze").arg("-f").arg(at));
-        let why = String::from_utf8_lossy(&frozen.stderr);
-        assert!(frozen.status.success(), "{why}");
+        let reason = String::from_utf8_lossy(&frozen.stderr);
+        assert!(frozen.status.success(), "{reason}");
         Frozen(at)
     }
 }
@@ -699,11 +706,11 @@ fn unreadable_document_is_refused_and_unchanged() {
     let cut = fs::OpenOptions::new().write(true).open(&image);
     cut.and_then(|file| file.set_len(disk_offset))
         .expect("the image");
-    let said = start_error(&state);
+    let log = start_error(&state);
     let name = document.display().to_string();
-    let why = format!("{name} cannot be read: Input/output error");
-    assert!(said.contains(&why), "{said}");
-    assert!(!state.directory.join("set-aside").exists(), "{said}");
+    let reason = format!("{name} cannot be read: Input/output error");
+    assert!(log.contains(&reason), "{log}");
+    assert!(!state.directory.join("set-aside").exists(), "{log}");
     drop(mount);
     fs::write(&image, intact_image).expect("the image");
     let _mount = Mounted::new(&state.directory, &loop_of).expect("it was mounted before");
@@ -720,7 +727,9 @@ fn offset_on_disk(path: &Path, byte: u64) -> u64 {
     // A line of the output: "   0:        0..     739:      34816..     35555:    740: ..."
     let mut places = extents.lines().filter_map(|line| {
         let numbers = line.split(|c: char| !c.is_ascii_digit());
-        let mut numbers = numbers.filter_map(|it| it.parse::<u64>().ok()).skip(1);
+        let mut numbers = numbers
+            .filter_map(|entry| entry.parse::<u64>().ok())
+            .skip(1);
         let (first, last, first_on_disk) = (numbers.next()?, numbers.next()?, numbers.next()?);
         (first..=last)
             .contains(&block)

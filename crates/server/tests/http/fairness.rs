@@ -112,9 +112,9 @@ fn many_requests(server: &Server, fields: &str, query: &str) -> usize {
         for stream in &mut streams {
             let answer = round_trip(stream, b"HEAD");
             // A conditional request is answered with 304.
-            let ended = ["HTTP/1.1 204 ", "HTTP/1.1 304 "];
+            let statuses = ["HTTP/1.1 204 ", "HTTP/1.1 304 "];
             assert!(
-                ended.iter().any(|status| answer.starts_with(status)),
+                statuses.iter().any(|status| answer.starts_with(status)),
                 "{answer}"
             );
         }
@@ -176,21 +176,27 @@ fn repeated_subscribes_to_a_filter_delay_nobody() {
 }
 
 /// Number of deaf clients: they wait for a message in the topic `large`, and read nothing.
-const DEAF: usize = 400;
+const DEAF_CLIENTS: usize = 400;
 
 /// Opens the deaf clients. Each sends a request with `fields`, and `take` reads its first response.
-fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>)) -> Vec<TcpStream> {
+fn open_deaf_clients(
+    server: &Server,
+    fields: &str,
+    read_response: impl Fn(&mut BufReader<TcpStream>),
+) -> Vec<TcpStream> {
     let request = format!("GET /sub/large?since=live HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
-    let mut streams: Vec<_> = (0..DEAF).map(|_| BufReader::new(connect(server))).collect();
+    let mut streams: Vec<_> = (0..DEAF_CLIENTS)
+        .map(|_| BufReader::new(connect(server)))
+        .collect();
     for stream in &mut streams {
         let socket = stream.get_mut();
         socket.write_all(request.as_bytes()).expect("it is read");
-        take(stream);
+        read_response(stream);
         let nonblocking = stream.get_mut().set_nonblocking(true);
         nonblocking.expect("a socket option");
     }
     until("all of them", || {
-        info(server, "large")["subscribers"] == DEAF
+        info(server, "large")["subscribers"] == DEAF_CLIENTS
     });
     streams.into_iter().map(BufReader::into_inner).collect()
 }
@@ -208,7 +214,7 @@ fn answers_during_a_fan_out(
     let have_received =
         |clients: &[TcpStream]| clients.iter().all(|client| client.peek(&mut [0]).is_ok());
     let is_begun = || have_received(&deaf[..8]);
-    let is_over = || have_received(&deaf[DEAF - 8..]);
+    let is_over = || have_received(&deaf[DEAF_CLIENTS - 8..]);
     let (all_here, failed) = (Barrier::new(HONEST + 1), AtomicBool::new(false));
     let answers = |n: usize| {
         let mut stream = BufReader::new(connect(server));
@@ -255,11 +261,11 @@ fn fan_out_to_deaf_websockets_delays_no_answer_of_another_shard() {
         let answer = head_of(stream).0;
         assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
     };
-    let ask = |n| format!("GET /pub/none/{n} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
+    let request = |n| format!("GET /pub/none/{n} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
     let counts = [(); FAN_OUTS].map(|()| {
         let server = Server::with_shards(2, COPIES);
-        let deaf = deaf(&server, fields, upgraded);
-        answers_during_a_fan_out(&server, &deaf, (ask, "HTTP/1.1 404 "))
+        let deaf = open_deaf_clients(&server, fields, upgraded);
+        answers_during_a_fan_out(&server, &deaf, (request, "HTTP/1.1 404 "))
     });
     let count: usize = counts.iter().sum();
     assert!(count >= ANSWERS_MIN, "{counts:?} answers");
@@ -270,7 +276,7 @@ fn fan_out_to_deaf_long_polls_delays_no_publisher_of_another_shard() {
     let publish = |n| post(&format!("/pub/other/{n}"), "", "message");
     let counts = [(); FAN_OUTS].map(|()| {
         let server = Server::with_shards(2, COPIES);
-        let deaf = deaf(&server, "", |_| {});
+        let deaf = open_deaf_clients(&server, "", |_| {});
         answers_during_a_fan_out(&server, &deaf, (publish, "HTTP/1.1 202 "))
     });
     let count: usize = counts.iter().sum();

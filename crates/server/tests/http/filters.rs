@@ -51,10 +51,10 @@ fn stream_by_filter_gets_all_matching_messages_live_and_after_a_reconnect() {
     assert_each_once_in_order(received, 0..2);
     drop(stream);
     publish_all(&server, 2..5);
-    let mut again = Stream::open(&server, target, &[("Last-Event-ID", &last.id)]);
-    assert_each_once_in_order(again.data(TOPICS * 3), 2..5);
+    let mut resumed = Stream::open(&server, target, &[("Last-Event-ID", &last.id)]);
+    assert_each_once_in_order(resumed.data(TOPICS * 3), 2..5);
     publish_all(&server, 5..6);
-    assert_each_once_in_order(again.data(TOPICS), 5..6);
+    assert_each_once_in_order(resumed.data(TOPICS), 5..6);
 }
 
 #[test]
@@ -67,12 +67,13 @@ fn every_received_position_resumes_without_loss_or_duplicates() {
         .map(|_| stream.event().expect("an event"))
         .collect();
     for last_seen in 0..TOPICS {
-        let mut again = Stream::open(&server, target, &[("Last-Event-ID", &events[last_seen].id)]);
+        let mut resumed =
+            Stream::open(&server, target, &[("Last-Event-ID", &events[last_seen].id)]);
         let mut received: Vec<_> = events[..=last_seen]
             .iter()
             .map(|event| event.data.clone())
             .collect();
-        received.extend(again.data(TOPICS - 1 - last_seen));
+        received.extend(resumed.data(TOPICS - 1 - last_seen));
         assert_each_once_in_order(received, 0..1);
     }
 }
@@ -250,9 +251,9 @@ fn invalid_filter_is_refused_with_the_reason() {
         assert_eq!(answer.status, 400, "{query}");
         assert!(answer.text().contains(reason), "{query}: {}", answer.text());
     }
-    let many: String = (0..400).map(|n| format!("filter={n}/%2B&")).collect();
+    let many_filters: String = (0..400).map(|n| format!("filter={n}/%2B&")).collect();
     assert_eq!(
-        once(&server, "GET", &format!("/sub?{many}"), &[], "").status,
+        once(&server, "GET", &format!("/sub?{many_filters}"), &[], "").status,
         400
     );
 }
@@ -261,13 +262,13 @@ fn invalid_filter_is_refused_with_the_reason() {
 fn limit_counts_different_filters_and_is_freed_with_their_subscribers() {
     let server = Server::with_shards(1, "[limits]\nfilters_per_shard = 2\n");
     let first = Stream::open(&server, "/sub?filter=a/%2B", &[]);
-    let two = Stream::open(&server, "/sub?filter=b/%2B&filter=a/%2B", &[]);
+    let two_filters = Stream::open(&server, "/sub?filter=b/%2B&filter=a/%2B", &[]);
     assert_eq!(
         once(&server, "GET", "/sub?filter=c/%2B", &[], "").status,
         503
     );
     let mut waiting = Stream::open(&server, "/sub?filter=b/%2B", &[]);
-    drop((first, two));
+    drop((first, two_filters));
     until("room for a third", || {
         let third = Stream::open(&server, "/sub?filter=c/%2B", &[]);
         third.head.lists("transfer-encoding", "chunked")

@@ -129,12 +129,12 @@ fn unknown_field_of_a_batch_line_is_refused_with_the_right_name() {
 #[test]
 fn html_form_is_refused_as_a_message() {
     let server = Server::start();
-    let form = "application/x-www-form-urlencoded";
+    let form_type = "application/x-www-form-urlencoded";
     let answer = once(
         &server,
         "POST",
         "/pub",
-        &[("Content-Type", form)],
+        &[("Content-Type", form_type)],
         "topic=a&data=x",
     );
     assert_answer(

@@ -115,20 +115,21 @@ const FORMS: &[(&str, &str)] = &[
 #[test]
 fn ambiguous_requests_are_400_and_close_the_connection() {
     let server = Server::start();
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (name, bytes) in FORMS {
         let mut conn = Conn::open(&server);
         let head = "POST /pub/first HTTP/1.1\r\nHost: localhost\r\n";
-        let behind = "POST /pub/smuggled HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
-        conn.send(format!("{head}{bytes}{behind}"));
+        let smuggled =
+            "POST /pub/smuggled HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+        conn.send(format!("{head}{bytes}{smuggled}"));
         let outcome = attempt(|| (conn.response().status, conn.read_to_end()));
         if outcome != Some((400, Vec::new())) {
-            wrong.push(format!(
+            failures.push(format!(
                 "{name}: {outcome:?} (none: no answer, or it stays open)"
             ));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     for topic in ["first", "smuggled"] {
         let response = Conn::open(&server).get(&format!("/pub/{topic}"), &[]);
         assert_eq!(
@@ -176,7 +177,7 @@ fn unknown_transfer_codings_are_refused() {
 #[test]
 fn malformed_request_lines_are_400_and_close_the_connection() {
     let server = Server::start();
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for line in [
         "GET  /pub/a HTTP/1.1",
         "GET /pub/a  HTTP/1.1",
@@ -203,12 +204,12 @@ fn malformed_request_lines_are_400_and_close_the_connection() {
             .as_ref()
             .is_none_or(|(status, following)| ![400, 505].contains(status) || !following.is_empty())
         {
-            wrong.push(format!(
+            failures.push(format!(
                 "{line:?}: {outcome:?} (none: no answer, or it stays open)"
             ));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]

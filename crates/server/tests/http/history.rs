@@ -31,8 +31,8 @@ fn get(server: &Server, target: &str) -> Response {
 #[test]
 fn a_topics_history_is_an_array_with_positions_and_times() {
     let server = Server::start();
-    let none = get(&server, "/history/chat");
-    assert_eq!(messages(&none).len(), 0);
+    let empty = get(&server, "/history/chat");
+    assert_eq!(messages(&empty).len(), 0);
     for data in ["one", "two", "three"] {
         publish(&server, "chat", data);
     }
@@ -93,9 +93,9 @@ fn unchanged_history_is_304() {
         assert_eq!(unchanged.header("etag"), first.header("etag"));
     }
     // Each parameter that changes the answer changes the ETag.
-    for other in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
-        let other = once(&server, "GET", other, &[("If-None-Match", &tag)], "");
-        assert_eq!(messages(&other).len(), 1);
+    for target in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
+        let target = once(&server, "GET", target, &[("If-None-Match", &tag)], "");
+        assert_eq!(messages(&target).len(), 1);
     }
     publish(&server, "chat", "three");
     let changed = once(&server, "GET", target, &[("If-None-Match", &tag)], "");
@@ -117,7 +117,7 @@ fn long_history_is_read_in_pages() {
         assert_eq!(status, 202);
     }
     // 300 kB are more than a topic keeps by default.
-    let (mut since, mut all, mut pages) = ("oldest".to_string(), Vec::new(), 0);
+    let (mut since, mut messages_so_far, mut pages) = ("oldest".to_string(), Vec::new(), 0);
     loop {
         let page = conn.request("GET", &format!("/history/long?since={since}"), &[], "");
         let read = messages(&page);
@@ -127,13 +127,13 @@ fn long_history_is_read_in_pages() {
             .as_str()
             .expect("a position")
             .into();
-        all.extend(read);
+        messages_so_far.extend(read);
         if page.header("crore-more").is_none() {
             break;
         }
     }
     assert!(pages > 3, "{pages}");
-    let numbers = all.iter().map(|message| {
+    let numbers = messages_so_far.iter().map(|message| {
         let data = message["data"].as_str().expect("text");
         data.split(' ')
             .next()
@@ -147,14 +147,17 @@ fn long_history_is_read_in_pages() {
         (300 - numbers.len() as u32..300).collect::<Vec<_>>()
     );
     assert!((200..260).contains(&numbers.len()), "{}", numbers.len());
-    let two = conn.request("GET", "/history/long?since=oldest&limit=2", &[], "");
-    assert_eq!(messages(&two).len(), 2);
-    assert_eq!(two.header("crore-more").as_deref(), Some("true"));
-    let begin = messages(&two)[0]["data"]
+    let page = conn.request("GET", "/history/long?since=oldest&limit=2", &[], "");
+    assert_eq!(messages(&page).len(), 2);
+    assert_eq!(page.header("crore-more").as_deref(), Some("true"));
+    let first_bytes = messages(&page)[0]["data"]
         .as_str()
         .expect("text")
         .to_string();
-    assert!(begin.starts_with(&format!("{} ", numbers[0])), "{begin}");
+    assert!(
+        first_bytes.starts_with(&format!("{} ", numbers[0])),
+        "{first_bytes}"
+    );
 }
 
 #[test]
@@ -163,8 +166,8 @@ fn limit_selects_the_newest_messages_or_those_after_a_position() {
     for data in ["1", "2", "3", "4", "5"] {
         publish(&server, "chat", data);
     }
-    let all = messages(&get(&server, "/history/chat"));
-    let second = all[1]["id"].as_str().expect("a position");
+    let messages_so_far = messages(&get(&server, "/history/chat"));
+    let second = messages_so_far[1]["id"].as_str().expect("a position");
     for (query, expected) in [
         ("limit=2", &["4", "5"][..]),
         ("limit=1&since=", &["5"]),
@@ -302,13 +305,13 @@ fn a_history_is_the_same_after_a_crash_and_a_stop() {
     server.stop();
     server = Server::with(&state.settings());
     let tag = first.header("etag").expect("a tag");
-    let known = once(
+    let unchanged = once(
         &server,
         "GET",
         "/history/chat",
         &[("If-None-Match", &tag)],
         "",
     );
-    assert_eq!(known.status, 304, "{known:?}");
+    assert_eq!(unchanged.status, 304, "{unchanged:?}");
     assert_eq!(get(&server, "/history/chat").text(), first.text());
 }

@@ -46,15 +46,15 @@ fn large_messages_of_several_topics_are_read_one_by_one() {
         "/sub?{}since=oldest&envelope=json",
         query.collect::<String>()
     );
-    let before = server.pss_bytes();
-    let mut held = Vec::new();
+    let bytes_before = server.pss_bytes();
+    let mut connections = Vec::new();
     for headers in [&[][..], &[("Accept", "text/event-stream")][..]] {
         let mut conn = Conn::open(&server);
         conn.ask("GET", &target, headers, "");
-        held.push(conn);
+        connections.push(conn);
     }
     let mut ws = Ws::open(&server, &target, &[]);
-    server.assert_growth_below(before, GROWN_MAX);
+    server.assert_growth_below(bytes_before, GROWN_MAX);
     // All messages arrive nevertheless.
     for _ in &topics {
         assert!(ws.message().payload.len() > 6 << 20);
@@ -71,8 +71,8 @@ fn large_message_is_stored_once_for_all_clients_that_do_not_read() {
         publish(&server, "big", "x".repeat((1 << 20) - 10)).status,
         202
     );
-    let before = server.pss_bytes();
-    let mut held = Vec::new();
+    let bytes_before = server.pss_bytes();
+    let mut connections = Vec::new();
     for _ in 0..300 {
         for (target, headers) in [
             ("/sub/big?since=oldest", &[][..]),
@@ -84,10 +84,10 @@ fn large_message_is_stored_once_for_all_clients_that_do_not_read() {
         ] {
             let mut conn = Conn::open(&server);
             conn.ask("GET", target, headers, "");
-            held.push(conn);
+            connections.push(conn);
         }
     }
-    server.assert_growth_below(before, GROWN_MAX);
+    server.assert_growth_below(bytes_before, GROWN_MAX);
     assert_eq!(once(&server, "GET", "/pub/big", &[], "").status, 200);
 }
 
@@ -95,7 +95,7 @@ fn large_message_is_stored_once_for_all_clients_that_do_not_read() {
 #[test]
 fn large_message_in_transit_is_stored_once() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
-    let mut held: Vec<Conn> = Vec::new();
+    let mut connections: Vec<Conn> = Vec::new();
     for n in 0..400 {
         let mut conn = Conn::open(&server);
         let headers = match n % 2 {
@@ -103,13 +103,13 @@ fn large_message_in_transit_is_stored_once() {
             _ => handshake(&[]),
         };
         conn.ask("GET", "/sub/big", &headers, "");
-        held.push(conn);
+        connections.push(conn);
     }
     server.await_subscribers("big", 400);
-    let before = server.pss_bytes();
+    let bytes_before = server.pss_bytes();
     for _ in 0..4 {
         let data = "x".repeat((1 << 20) - 10);
         assert_eq!(publish(&server, "big", data).status, 201);
     }
-    server.assert_growth_below(before, GROWN_MAX);
+    server.assert_growth_below(bytes_before, GROWN_MAX);
 }

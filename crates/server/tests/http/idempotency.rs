@@ -43,13 +43,13 @@ fn answered_message_is_in_the_log() {
             .unwrap()
             .to_string();
         // A reader on any shard that asks after the answer finds the message.
-        let found = readers[n / 4 % 4].get(&format!("/sub/{topic}"), &[]);
+        let answer = readers[n / 4 % 4].get(&format!("/sub/{topic}"), &[]);
         assert_eq!(
-            (found.status, found.text()),
+            (answer.status, answer.text()),
             (200, topic.as_str()),
-            "{found:?}"
+            "{answer:?}"
         );
-        assert_eq!(found.position(), position);
+        assert_eq!(answer.position(), position);
     }
 }
 
@@ -64,8 +64,11 @@ fn answer_to_a_batch_means_that_all_its_lines_are_in_the_log() {
             .collect();
         assert_eq!(batch(&mut publisher, &lines)["published"], 40);
         for n in (0..40).rev() {
-            let found = readers[n % 4].get(&format!("/sub/b/{round}/{n}"), &[]);
-            assert_eq!((found.status, found.text()), (200, n.to_string().as_str()));
+            let answer = readers[n % 4].get(&format!("/sub/b/{round}/{n}"), &[]);
+            assert_eq!(
+                (answer.status, answer.text()),
+                (200, n.to_string().as_str())
+            );
         }
     }
 }
@@ -89,9 +92,16 @@ fn a_retry_gets_the_first_answer(shards: u32) {
             ("\"key-1\"", Conn::open(&server)),
             ("key-1", Conn::open(&server)),
         ] {
-            let again = post(&mut retry, &topic, key, "one");
-            assert_eq!(again.header(REPLAYED).as_deref(), Some("true"), "{again:?}");
-            assert_eq!((again.status, &again.body), (first.status, &first.body));
+            let repeated = post(&mut retry, &topic, key, "one");
+            assert_eq!(
+                repeated.header(REPLAYED).as_deref(),
+                Some("true"),
+                "{repeated:?}"
+            );
+            assert_eq!(
+                (repeated.status, &repeated.body),
+                (first.status, &first.body)
+            );
             // The header marks only the replayed answer, not later answers on the connection.
             assert_eq!(publish(&server, "other", "x").header(REPLAYED), None);
         }
@@ -182,9 +192,9 @@ fn each_line_of_a_batch_has_its_own_idempotency_key() {
         &mut Conn::open(&server),
         &mut Conn::open(&server),
     ] {
-        let again = batch(conn, &lines);
+        let repeated = batch(conn, &lines);
         assert_eq!(
-            (&again["published"], &again["replayed"]),
+            (&repeated["published"], &repeated["replayed"]),
             (&20.into(), &20.into())
         );
     }
@@ -231,11 +241,11 @@ fn first_answers_are_kept_for_the_idempotency_window() {
     let server = Server::with("[publish]\nidempotency_window_s = 2\n");
     let mut conn = Conn::open(&server);
     post(&mut conn, "a", "k", "x");
-    let late = eventually("the end of the window", || {
+    let after_window = eventually("the end of the window", || {
         Some(post(&mut conn, "a", "k", "y")).filter(|answer| answer.status != 422)
     });
     assert_eq!(
-        (late.status, late.header(REPLAYED)),
+        (after_window.status, after_window.header(REPLAYED)),
         (202, None),
         "it may be used again"
     );
@@ -258,8 +268,8 @@ fn kept_answers_have_a_limit() {
         (1, false),
         (5, true),
     ] {
-        let again = post(&mut conn, "a", &format!("k{n}"), "x");
-        assert_eq!(again.header(REPLAYED).is_some(), replayed, "k{n}");
+        let repeated = post(&mut conn, "a", &format!("k{n}"), "x");
+        assert_eq!(repeated.header(REPLAYED).is_some(), replayed, "k{n}");
     }
     assert_eq!(info(&server, "a")["messages"], 7);
 }
@@ -271,9 +281,9 @@ fn one_publisher_to_one_topic_may_use_the_key_room_of_all_homes() {
     let settings = format!("[publish]\nidempotency_keys = 20\n{}", state.settings());
     let server = Server::with_admin(&settings);
     let mut conn = Conn::open(&server);
-    let kept = (0..30).take_while(|n| post(&mut conn, "a", &format!("k{n}"), "x").status != 503);
+    let answers = (0..30).take_while(|n| post(&mut conn, "a", &format!("k{n}"), "x").status != 503);
     // Four fifths of all keys, although one of the two homes keeps all of them.
-    assert_eq!(kept.count(), 16);
+    assert_eq!(answers.count(), 16);
     assert_eq!(
         post(&mut conn, "a", "k0", "x").header(REPLAYED).as_deref(),
         Some("true")
@@ -281,14 +291,14 @@ fn one_publisher_to_one_topic_may_use_the_key_room_of_all_homes() {
     server.await_log("publish.idempotency_keys, or their publisher's share of it, is used up");
     assert!(server.log().contains("example=a"), "{}", server.log());
     await_metric(server.admin(), "crore_refused_keys_total", 1.0);
-    let limit = |name: &str| {
+    let used_and_limit = |name: &str| {
         let limits = get(server.admin(), "stats")["limits"].clone();
         let mut rows = limits.as_array().unwrap().iter();
         let row = rows.find(|row| row["name"] == name).unwrap();
         (row["used"].as_u64(), row["limit"].as_u64())
     };
     let largest = "publish.idempotency_keys (largest publisher)";
-    for (name, most) in [("publish.idempotency_keys", 20), (largest, 16)] {
-        until(name, || limit(name) == (Some(16), Some(most)));
+    for (name, limit) in [("publish.idempotency_keys", 20), (largest, 16)] {
+        until(name, || used_and_limit(name) == (Some(16), Some(limit)));
     }
 }

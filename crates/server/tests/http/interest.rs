@@ -37,12 +37,12 @@ fn follower_gets_the_snapshot_before_the_changes() {
         "only the last of them"
     );
     drop(subscribers);
-    let ended = BTreeSet::from([
+    let last_events = BTreeSet::from([
         format!("{:?}", follower.next()),
         format!("{:?}", follower.next()),
     ]);
     let expected = ["a", "b/c"].map(|topic| format!("{:?}", Event::Last(topic.into())));
-    assert_eq!(ended, BTreeSet::from(expected));
+    assert_eq!(last_events, BTreeSet::from(expected));
 }
 
 #[test]
@@ -133,13 +133,19 @@ fn long_polls_and_websockets_are_subscribers_too() {
     publish(&server, "b", "x");
     assert_eq!(poll.response().text(), "x");
     assert_eq!(follower.next(), Event::Last("b".into()));
-    let set = Stream::open(&server, "/sub?topic=c&topic=d", &[]);
-    let begun = [follower.next(), follower.next()];
-    assert!(begun.contains(&Event::First("c".into())) && begun.contains(&Event::First("d".into())));
+    let set_subscriber = Stream::open(&server, "/sub?topic=c&topic=d", &[]);
+    let first_events = [follower.next(), follower.next()];
+    assert!(
+        first_events.contains(&Event::First("c".into()))
+            && first_events.contains(&Event::First("d".into()))
+    );
     assert_eq!(once(&server, "DELETE", "/pub/c", &[], "").status, 200);
-    let ended = [follower.next(), follower.next()];
-    assert!(ended.contains(&Event::Last("c".into())) && ended.contains(&Event::Last("d".into())));
-    drop(set);
+    let last_events = [follower.next(), follower.next()];
+    assert!(
+        last_events.contains(&Event::Last("c".into()))
+            && last_events.contains(&Event::Last("d".into()))
+    );
+    drop(set_subscriber);
 }
 
 #[test]
@@ -175,7 +181,7 @@ fn interest_ends_after_the_debounce() {
 fn assert_replay_is_exact(shards: u32, settings: &str) {
     const TOPICS: usize = 300;
     let server = Server::with_shards(shards, settings);
-    let stay: Vec<Stream> = (0..TOPICS)
+    let lasting: Vec<Stream> = (0..TOPICS)
         .step_by(3)
         .map(|n| subscriber(&server, &format!("t/{n}")))
         .collect();
@@ -201,8 +207,10 @@ fn assert_replay_is_exact(shards: u32, settings: &str) {
             let mut follower = Follower::open(&server, "/interest?match=t/%23");
             follower.read_snapshot();
             followers.push(follower);
-            let before = connected.load(Relaxed);
-            until("changes", || connected.load(Relaxed) >= before + 30);
+            let connected_before = connected.load(Relaxed);
+            until("changes", || {
+                connected.load(Relaxed) >= connected_before + 30
+            });
         }
         stop.store(true, Relaxed);
         followers
@@ -210,12 +218,12 @@ fn assert_replay_is_exact(shards: u32, settings: &str) {
     let expected: BTreeSet<String> = (0..TOPICS).step_by(3).map(|n| format!("t/{n}")).collect();
     for mut follower in followers {
         // The set may be right by chance while more events are on their way. It must be right when no more are received.
-        let quiet = Duration::from_millis(200);
-        while follower.topics != expected || !follower.stream.conn.is_silent_for(quiet) {
+        let silence = Duration::from_millis(200);
+        while follower.topics != expected || !follower.stream.conn.is_silent_for(silence) {
             follower.next();
         }
     }
-    drop(stay);
+    drop(lasting);
 }
 
 #[test]
@@ -264,7 +272,7 @@ fn followers_have_a_limit() {
     let server = Server::with("[interest]\nfollowers_max = 2\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.read_snapshot();
-    let two = Ws::open(&server, "/interest", &[]);
+    let second_follower = Ws::open(&server, "/interest", &[]);
     let refused = once(&server, "GET", "/interest", &[], "");
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(refused.header("retry-after").is_some());
@@ -278,7 +286,7 @@ fn followers_have_a_limit() {
     );
     assert_eq!(shed.status, 200, "{shed:?}");
     assert!(shed.text().starts_with("retry: "), "{shed:?}");
-    drop(two);
+    drop(second_follower);
     until("room again", || {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/interest", &[], "");
@@ -306,7 +314,7 @@ fn page_of_another_site_may_not_follow_interest() {
 }
 
 #[test]
-fn slow_follower_is_told_and_may_reconnect() {
+fn slow_follower_is_disconnected_with_the_reason() {
     /// The length of a topic name. The events of all rounds are larger than the socket buffers of both ends and the outbox.
     const NAME_BYTES: usize = 900;
     const TOPICS: usize = 60;

@@ -99,8 +99,8 @@ fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     for (key, text) in [("a", "a2"), ("", "2"), ("b", "b2")] {
         let (lines, data) = ws.meta_message();
         assert_eq!(data, text.as_bytes());
-        let found = lines.iter().find(|(name, _)| name == "key");
-        assert_eq!(found.map_or("", |(_, value)| value), key);
+        let key_line = lines.iter().find(|(name, _)| name == "key");
+        assert_eq!(key_line.map_or("", |(_, value)| value), key);
     }
     assert_eq!(Stream::open(&server, "/sub/news", &[]).data(3), newest);
     let (mut conn, mut tag) = (Conn::open(&server), String::new());
@@ -117,11 +117,11 @@ fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     assert_eq!(conn.response().text(), "a3");
     drop(conn);
     server.await_subscribers("news", 1);
-    let mut live = Ws::open(&server, "/sub/news?since=live", &[]);
+    let mut live_only = Ws::open(&server, "/sub/news?since=live", &[]);
     server.await_subscribers("news", 2);
     publish(&server, "news", "a", "a4");
     assert_eq!(
-        live.texts(1),
+        live_only.texts(1),
         ["a4"],
         "`since=live` gives no earlier message"
     );

@@ -15,7 +15,7 @@ pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
     std::fs::write(&file, settings).expect("settings");
     // `timeout` ends the server if it does start.
-    let ended = std::process::Command::new("timeout")
+    let output = std::process::Command::new("timeout")
         .arg("30")
         .arg(crate::support::program())
         .args(["serve", "--no-admin"])
@@ -24,8 +24,8 @@ pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
         .output()
         .expect("it starts");
     let _ = std::fs::remove_file(file);
-    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{log}");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{log}");
     log
 }
 
@@ -34,12 +34,12 @@ fn second_server_at_the_same_address_does_not_start_and_leaves_the_state() {
     let state = State::new();
     let server = Server::start();
     let log = does_not_start(&server.address().to_string(), "second", &state.settings());
-    let why = format!(
+    let reason = format!(
         "cannot listen on {}: the port is taken, and a Crore answers there",
         server.address()
     );
     assert!(
-        log.contains(&why) && log.contains("--listen 127.0.0.1:"),
+        log.contains(&reason) && log.contains("--listen 127.0.0.1:"),
         "{log}"
     );
     assert!(
@@ -56,8 +56,8 @@ fn second_server_at_the_same_address_does_not_start_and_leaves_the_state() {
 fn address_that_cannot_be_bound_is_named_with_the_remedy() {
     // Another program listens at the address, and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = listener.local_addr().expect("an address");
-    let log = does_not_start(&taken.to_string(), "taken", "");
+    let address = listener.local_addr().expect("an address");
+    let log = does_not_start(&address.to_string(), "taken", "");
     assert!(log.contains("by another program"), "{log}");
     // An address for documentation, which no machine has (RFC 5737).
     let log = does_not_start("192.0.2.1:8800", "foreign", "[access]");
@@ -114,7 +114,7 @@ fn drain_asks_each_client_to_reconnect_and_closes_the_port() {
 }
 
 #[test]
-fn drain_answers_each_poll_with_the_time_to_retry() {
+fn drain_answers_each_poll_with_a_retry_time() {
     let server = Server::with("[[rule]]\nmatch = \"late\"\npoll_timeout_status = 408\n");
     publish(&server, "a", "x");
     let seen = Conn::open(&server).get("/sub/a", &[]);
@@ -292,9 +292,9 @@ fn state_of_another_version_is_refused_with_the_remedy_and_unchanged() {
         bytes[b"crore state\n".len()..][..2].copy_from_slice(&version.to_le_bytes());
         std::fs::write(&file, bytes).expect("the file");
         let log = does_not_start("127.0.0.1:0", "version", &state.settings());
-        let found = format!("{} has version {version}", file.display());
+        let message = format!("{} has version {version}", file.display());
         for words in [
-            found.as_str(),
+            message.as_str(),
             "and this crore reads version",
             "move the files away",
         ] {
@@ -306,7 +306,9 @@ fn state_of_another_version_is_refused_with_the_remedy_and_unchanged() {
 
 #[test]
 fn reload_applies_all_settings_or_none() {
-    let rule = |keep: u32| format!("shards = 2\n[[rule]]\nmatch = \"a\"\nlog_messages = {keep}\n");
+    let rule = |log_messages: u32| {
+        format!("shards = 2\n[[rule]]\nmatch = \"a\"\nlog_messages = {log_messages}\n")
+    };
     let server = Server::with("[[rule]]\nmatch = \"a\"\nlog_messages = 1\n");
     let mut stream = Stream::open(&server, "/sub/a", &[]);
     server.await_subscribers("a", 1);
@@ -315,15 +317,15 @@ fn reload_applies_all_settings_or_none() {
     server.signal("HUP");
     server.await_log("settings not changed");
     server.await_log("oops");
-    let kept = |n: u32| {
+    let kept_after_publishing = |n: u32| {
         (0..n).for_each(|n| drop(publish(&server, "a", n.to_string())));
         crate::support::http::info(&server, "a")["messages"].clone()
     };
-    assert_eq!(kept(5), 1);
+    assert_eq!(kept_after_publishing(5), 1);
     write("shards = 3\n".to_string() + &rule(3)["shards = 2\n".len()..]);
     server.signal("HUP");
     server.await_log("settings read again");
     server.await_log("these change only with a restart kept=shards");
-    assert_eq!(kept(5), 3);
+    assert_eq!(kept_after_publishing(5), 3);
     assert_eq!(stream.data(10).len(), 10, "nobody was disconnected");
 }

@@ -133,11 +133,11 @@ fn since_names_the_first_message() {
             "since={since}"
         );
     }
-    let mut live = Conn::open(&server);
-    live.ask("GET", "/sub/news?since=live", &[], "");
+    let mut live_poll = Conn::open(&server);
+    live_poll.ask("GET", "/sub/news?since=live", &[], "");
     server.await_subscribers("news", 1);
     publish(&server, "news", "four");
-    assert_eq!(live.response().text(), "four");
+    assert_eq!(live_poll.response().text(), "four");
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn rule_sets_where_a_subscriber_begins() {
     }
     assert_eq!(once(&server, "GET", "/sub/other", &[], "").text(), "one");
     assert_eq!(once(&server, "GET", "/sub/new", &[], "").text(), "two");
-    let mut live = Conn::open(&server);
-    live.ask("GET", "/sub/live", &[], "");
+    let mut live_poll = Conn::open(&server);
+    live_poll.ask("GET", "/sub/live", &[], "");
     server.await_subscribers("live", 1);
     publish(&server, "live", "three");
-    assert_eq!(live.response().text(), "three");
+    assert_eq!(live_poll.response().text(), "three");
 }
 
 #[test]
@@ -218,13 +218,21 @@ fn message_between_a_timeout_and_the_next_poll_is_delivered_or_reported_as_lost(
         assert_eq!(timeout.status, status, "{target}: {timeout:?}");
         let tag = timeout.header("etag").expect("where it stands");
         publish(&server, topic, "between");
-        let next = conn.get(target, &[("If-None-Match", &tag)]);
+        let response = conn.get(target, &[("If-None-Match", &tag)]);
         if topic == "none/1" {
-            assert_eq!((next.status, next.text()), (204, ""), "nobody kept it");
-            assert!(next.header("crore-gap").is_some(), "{next:?}");
+            assert_eq!(
+                (response.status, response.text()),
+                (204, ""),
+                "nobody kept it"
+            );
+            assert!(response.header("crore-gap").is_some(), "{response:?}");
         } else {
-            assert_eq!((next.status, next.text()), (200, "between"), "{target}");
-            assert_eq!(next.header("crore-gap"), None, "{target}");
+            assert_eq!(
+                (response.status, response.text()),
+                (200, "between"),
+                "{target}"
+            );
+            assert_eq!(response.header("crore-gap"), None, "{target}");
         }
     }
 }

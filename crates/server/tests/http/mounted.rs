@@ -9,9 +9,9 @@ use super::directory::is_root;
 use crate::support::program::output;
 
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-fn only_root(what: &str) -> bool {
+fn requires_root(action: &str) -> bool {
     if !is_root() {
-        eprintln!("not tested: only root may {what}");
+        eprintln!("not tested: only root may {action}");
     }
     is_root()
 }
@@ -23,14 +23,14 @@ impl Mounted<'_> {
     /// Mounts a file system. `None` if this host does not permit it.
     #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
     pub fn new<'a>(directory: &'a Path, args: &[impl AsRef<OsStr>]) -> Option<Mounted<'a>> {
-        if !only_root("mount file systems") {
+        if !requires_root("mount file systems") {
             return None;
         }
         fs::create_dir_all(directory).expect("a directory");
         let mounted = output(Command::new("mount").args(args).arg(directory));
         if !mounted.status.success() {
-            let why = String::from_utf8_lossy(&mounted.stderr);
-            eprintln!("not tested: this host mounts no file systems: {why}");
+            let reason = String::from_utf8_lossy(&mounted.stderr);
+            eprintln!("not tested: this host mounts no file systems: {reason}");
             return None;
         }
         Some(Mounted(directory))
@@ -43,13 +43,13 @@ impl Mounted<'_> {
         )
     }
 
-    pub fn again(&self, options: &str) {
+    pub fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
-        let done = output(Command::new("mount").args(["-o", &options]).arg(self.0));
+        let result = output(Command::new("mount").args(["-o", &options]).arg(self.0));
         assert!(
-            done.status.success(),
+            result.status.success(),
             "{}",
-            String::from_utf8_lossy(&done.stderr)
+            String::from_utf8_lossy(&result.stderr)
         );
     }
 }
@@ -59,10 +59,10 @@ pub fn file_system(directory: &Path, mib: u64, options: &[&str]) -> [String; 3] 
     let image = directory.join("image");
     let file = fs::File::create(&image).expect("a file");
     file.set_len(mib << 20).expect("a sparse file");
-    let mut make = Command::new("mkfs.ext4");
-    let made = output(make.arg("-q").args(options).arg(&image));
-    let why = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{why}");
+    let mut command = Command::new("mkfs.ext4");
+    let result = output(command.arg("-q").args(options).arg(&image));
+    let reason = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{reason}");
     ["-o".into(), "loop".into(), image.display().to_string()]
 }
 

@@ -8,7 +8,7 @@ use crate::support::ws::{Ws, handshake};
 fn bad_names_are_400_with_the_reason() {
     let server = Server::start();
     let long = format!("/pub/{}", "x".repeat(256));
-    let bad = [
+    let bad_names = [
         "/pub/a%2Fb",
         "/pub/a%2fb",
         "/pub/a%00b",
@@ -35,7 +35,7 @@ fn bad_names_are_400_with_the_reason() {
         "/pub?topic=a&channel=",
     ];
     for door in ["/pub", "/sub"] {
-        for target in bad {
+        for target in bad_names {
             let target = target.replacen("/pub", door, 1);
             let method = if door == "/pub" { "POST" } else { "GET" };
             let response = once(&server, method, &target, &[], "");
@@ -63,8 +63,8 @@ fn good_names_reach_the_same_topic_by_every_spelling() {
     ];
     for (number, (publish, subscribe)) in spellings.iter().enumerate() {
         let body = format!("message {number}");
-        let sent = once(&server, "POST", publish, &[], &body);
-        assert_eq!(sent.status, 202, "{publish}: {sent:?}");
+        let published = once(&server, "POST", publish, &[], &body);
+        assert_eq!(published.status, 202, "{publish}: {published:?}");
         let received = once(&server, "GET", subscribe, &[], "");
         assert_eq!(
             (received.status, received.text()),
@@ -94,9 +94,9 @@ fn plus_sign_is_no_space_and_the_answer_gives_the_escape() {
 }
 
 #[test]
-fn wildcards_of_other_servers_are_refused_with_the_filter_that_was_meant() {
+fn wildcards_of_other_servers_are_refused_with_a_suggested_filter() {
     let server = Server::start();
-    for (target, meant) in [
+    for (target, suggested) in [
         ("/sub/scores/*", "`scores/+`"),
         ("/sub/scores.%3E", "`scores/#`"),
         ("/sub/scores/%3E", "`scores/#`"),
@@ -109,7 +109,7 @@ fn wildcards_of_other_servers_are_refused_with_the_filter_that_was_meant() {
         assert_eq!(answer.status, 400, "{target}: {answer:?}");
         let text = answer.text();
         assert!(
-            text.contains(meant) && text.contains("?filter="),
+            text.contains(suggested) && text.contains("?filter="),
             "{target}: {text}"
         );
     }

@@ -10,8 +10,8 @@ const EVIL: (&str, &str) = ("Origin", "https://evil.example");
 fn page_that_cannot_read_the_answer_is_logged_with_the_setting() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example\"]\n");
     publish(&server, "news", "one");
-    let own = format!("http://{}", server.address());
-    for origin in ["https://app.example", &own] {
+    let own_origin = format!("http://{}", server.address());
+    for origin in ["https://app.example", &own_origin] {
         assert_eq!(
             once(&server, "GET", "/sub/news", &[("Origin", origin)], "").status,
             200
@@ -25,12 +25,12 @@ fn page_that_cannot_read_the_answer_is_logged_with_the_setting() {
     }
     until("it is in the log", || server.log().contains("count=4"));
     let log = server.log();
-    let told = log
+    let line = log
         .lines()
         .find(|line| line.contains("count=4"))
         .expect("a line");
     for words in [EVIL.1, "http.allowed_origins", "hide the answers"] {
-        assert!(told.contains(words), "{told}");
+        assert!(line.contains(words), "{line}");
     }
 }
 
@@ -43,14 +43,14 @@ fn refused_stream_is_logged_with_the_reason() {
         let answer = once(&server, "GET", "/sub/news?from=oldest", &events, "");
         assert_eq!(answer.status, 400);
     }
-    let without = once(&server, "GET", "/sub/news?from=oldest", &[], "");
-    assert_eq!(without.status, 400);
+    let without_accept = once(&server, "GET", "/sub/news?from=oldest", &[], "");
+    assert_eq!(without_accept.status, 400);
     until("it is in the log", || server.log().contains("count=2"));
     let log = server.log();
-    let told = log.lines().find(|line| line.contains("count=2"));
-    let told = told.expect("a line");
+    let line = log.lines().find(|line| line.contains("count=2"));
+    let line = line.expect("a line");
     for words in ["answered 400", "since="] {
-        assert!(told.contains(words), "{told}");
+        assert!(line.contains(words), "{line}");
     }
 }
 

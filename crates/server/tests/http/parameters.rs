@@ -10,10 +10,10 @@ use crate::support::ws::{Ws, handshake};
 const ACCEPT_EVENT_STREAM: (&str, &str) = ("Accept", "text/event-stream");
 
 /// Checks the status of a response, and that its text contains all of `words`. The message of a failure names the `case`.
-pub fn assert_answer(response: &Response, status: u16, words: &[&str], case: &str) {
+pub fn assert_answer(response: &Response, status: u16, expected_parts: &[&str], case: &str) {
     let text = response.text();
     assert_eq!(response.status, status, "{case}: {text}");
-    for word in words {
+    for word in expected_parts {
         assert!(text.contains(word), "{case}: {word} in {text}");
     }
 }
@@ -21,7 +21,7 @@ pub fn assert_answer(response: &Response, status: u16, words: &[&str], case: &st
 #[test]
 fn misspelt_parameter_is_refused_with_the_right_name() {
     let server = Server::start();
-    for (method, target, slip, meant) in [
+    for (method, target, misspelt, suggested) in [
         ("GET", "/sub/a?envelop=json", "`envelop`", "envelope=?"),
         ("GET", "/sub/a?sine=oldest", "`sine`", "since=?"),
         ("GET", "/sub/a?Since=oldest", "`Since`", "since=?"),
@@ -50,7 +50,7 @@ fn misspelt_parameter_is_refused_with_the_right_name() {
         ),
     ] {
         let answer = once(&server, method, target, &[], "");
-        assert_answer(&answer, 400, &[slip, meant], target);
+        assert_answer(&answer, 400, &[misspelt, suggested], target);
         let stream = once(&server, method, target, &[ACCEPT_EVENT_STREAM], "");
         assert_eq!(stream.status, 400, "{target} as an event stream");
     }
@@ -122,8 +122,8 @@ fn parameters_added_by_clients_caches_and_proxies_are_ignored() {
     );
     assert_eq!(follower.head().status, 200);
     // A target with as many parameters as fit into the head of a request.
-    let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
-    assert_eq!(once(&server, "GET", &many, &[], "").status, 200);
+    let many_parameters = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
+    assert_eq!(once(&server, "GET", &many_parameters, &[], "").status, 200);
 }
 
 /// No client library or proxy adds parameters to requests that change something. So each parameter is meant, and an unknown one is refused.
@@ -221,7 +221,7 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
         404,
         "nothing is published"
     );
-    let slip = once(
+    let response = once(
         &server,
         "GET",
         "/sub/a",
@@ -229,7 +229,7 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
         "",
     );
     assert_answer(
-        &slip,
+        &response,
         400,
         &["`LastEventId`", "did you mean Last-Event-ID?"],
         "a position",
@@ -237,7 +237,7 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
     // A request that only reads ignores these headers.
     let read = once(&server, "GET", "/history/a", &[("TTL", "5")], "");
     assert_eq!(read.status, 200);
-    let others = [
+    let foreign_headers = [
         ("X-Request-Id", "r"),
         ("X-GitHub-Event", "push"),
         ("X-Event-Key", "repo:push"),
@@ -245,7 +245,10 @@ fn misspelt_header_of_a_publish_is_refused_with_the_right_name() {
         ("Urgency", "high"),
         ("Traceparent", "x"),
     ];
-    assert_eq!(once(&server, "POST", "/pub/a", &others, "x").status, 202);
+    assert_eq!(
+        once(&server, "POST", "/pub/a", &foreign_headers, "x").status,
+        202
+    );
 }
 
 #[test]
@@ -328,7 +331,7 @@ const SMALL_LIMITS: &str = "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\n
     topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n";
 
 #[test]
-fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
+fn refusal_for_a_limit_names_its_value_and_its_setting() {
     let server = Server::with(SMALL_LIMITS);
     let ask = |method: &str, target: &str, headers: &[(&str, &str)], body: &str| {
         Conn::open(&server).request(method, target, headers, body)

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 const SHORT: &str = "[timeouts]\nbody_s = 1\n";
 
-/// Sends the two pieces alternately, one each fifth of a second, until the peer closes. Returns the bytes that the peer sends. `what` names
+/// Sends the two pieces alternately, one each fifth of a second, until the peer closes. Returns the bytes that the peer sends. `case` names
 /// the case in the message of a failure.
-fn dribble(what: &str, mut stream: &TcpStream, pieces: [&[u8]; 2]) -> Vec<u8> {
+fn send_slowly(case: &str, mut stream: &TcpStream, pieces: [&[u8]; 2]) -> Vec<u8> {
     let wait = Some(Duration::from_millis(200));
     stream.set_read_timeout(wait).expect("a timeout");
     let mut pieces = pieces.into_iter().cycle();
     let (mut received, mut bytes) = (Vec::new(), [0; 1000]);
-    until(&format!("the end of {what}"), || {
+    until(&format!("the end of {case}"), || {
         let sent = stream.write(pieces.next().expect("it is endless"));
         match (sent, stream.read(&mut bytes)) {
             (Err(_), _) | (_, Ok(0)) => true,
@@ -68,12 +68,19 @@ fn client_that_sends_a_byte_now_and_then_is_disconnected() {
     framed.send(masked(FIN | BINARY, &connect));
     framed.send(masked(FIN | BINARY, b"\x30\xff\xff\x03\x00\x01a\x00"));
     // Each byte of the message has its own frame, and each frame is sent in two pieces.
-    let one = masked(FIN | BINARY, b"x");
-    let (cut, byte) = ([&one[..3], &one[3..]], [&b"x"[..]; 2]);
+    let frame_of_one_byte = masked(FIN | BINARY, b"x");
+    let (cut, byte) = (
+        [&frame_of_one_byte[..3], &frame_of_one_byte[3..]],
+        [&b"x"[..]; 2],
+    );
     // How each protocol ends the connection: the status 408, the close code 1001, or a DISCONNECT with the reason 0x83 after the CONNACK.
     let status = |received: &[u8]| received.starts_with(b"HTTP/1.1 408 ");
     let code = |received: &[u8]| received[0] == 0x88 && received[2..4] == 1001_u16.to_be_bytes();
-    let reason = |received: &[u8]| received.windows(3).any(|it| it[0] == 0xe0 && it[2] == 0x83);
+    let reason = |received: &[u8]| {
+        received
+            .windows(3)
+            .any(|window| window[0] == 0xe0 && window[2] == 0x83)
+    };
     type IsRight<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
     let streams: [(_, _, _, IsRight<'_>); 5] = [
         ("a body", body.stream(), byte, &status),
@@ -83,10 +90,10 @@ fn client_that_sends_a_byte_now_and_then_is_disconnected() {
         ("a packet in frames", framed.stream(), cut, &reason),
     ];
     std::thread::scope(|scope| {
-        for (what, stream, pieces, is_right) in streams {
+        for (case, stream, pieces, is_right) in streams {
             scope.spawn(move || {
-                let received = dribble(what, stream, pieces);
-                assert!(is_right(&received), "{what}: {received:02x?}");
+                let received = send_slowly(case, stream, pieces);
+                assert!(is_right(&received), "{case}: {received:02x?}");
             });
         }
     });
@@ -138,9 +145,9 @@ fn incomplete_bodies_do_not_block_complete_ones() {
         post(&mut conn, 65_000, 64_900);
         conn
     };
-    let mut held: Vec<Conn> = (0..16).map(|_| hold()).collect();
+    let mut incomplete: Vec<Conn> = (0..16).map(|_| hold()).collect();
     // Smaller incomplete bodies use up some of the memory that is left.
-    held.extend((0..16).map(|_| {
+    incomplete.extend((0..16).map(|_| {
         let mut conn = Conn::open(&server);
         post(&mut conn, 65_000, 200);
         conn
@@ -149,7 +156,7 @@ fn incomplete_bodies_do_not_block_complete_ones() {
     server.await_uptime(4.0);
     for number in 0..10 {
         split_post(&server, &format!("{number} between the uploads"));
-        held.push(hold());
+        incomplete.push(hold());
     }
     // New incomplete bodies keep coming during the publishes.
     std::thread::scope(|scope| {
@@ -177,23 +184,25 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
     for _ in 0..7 {
         publish(&server, "big", "x".repeat(58_000));
     }
-    let half = |host, length: usize| {
+    let send_half_of_a_post = |host, length: usize| {
         let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         post(&mut conn, length, length / 2);
         std::thread::sleep(Duration::from_millis(50)); // the pace of the load
         conn
     };
     // Each address holds little, but all together hold more than the shard has reserved.
-    let _others: Vec<Conn> = (40..68).map(|host| half(host, 14_000)).collect();
+    let _others: Vec<Conn> = (40..68)
+        .map(|host| send_half_of_a_post(host, 14_000))
+        .collect();
     // The address of this client is not that of the publisher, for which the server holds many bytes.
-    let mut honest = half(31, 15_000);
-    let _smaller = half(30, 1_000);
+    let mut honest_client = send_half_of_a_post(31, 15_000);
+    let _smaller = send_half_of_a_post(30, 1_000);
     // The server may read the body in pieces. All of them together are still few bytes.
     for _ in 0..5 {
-        honest.send([b'x'; 1_500]);
+        honest_client.send([b'x'; 1_500]);
         std::thread::sleep(Duration::from_millis(20)); // the pace of the load
     }
-    let answer = honest.response();
+    let answer = honest_client.response();
     assert_eq!(answer.status, 202, "{answer:?}");
 }
 

@@ -60,8 +60,8 @@ fn connection_without_the_proxy_header_is_not_served() {
     for bytes in [plain(&Conn::open(&server)), short, version_1, version_3] {
         let mut conn = Conn::open(&server);
         conn.send(&bytes);
-        let rest = attempt(|| conn.read_to_end()).expect("it ends within the time for a head");
-        assert_eq!(String::from_utf8_lossy(&rest), "");
+        let response = attempt(|| conn.read_to_end()).expect("it ends within the time for a head");
+        assert_eq!(String::from_utf8_lossy(&response), "");
     }
 }
 
@@ -69,11 +69,11 @@ fn connection_without_the_proxy_header_is_not_served() {
 fn proxy_header_of_an_untrusted_peer_is_not_read() {
     let server =
         Server::with("[http]\nproxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\"]\n");
-    for before in [header(), Vec::new(), header(), header()] {
+    for prefix in [header(), Vec::new(), header(), header()] {
         let mut stream = connect(server.address());
         let request = b"POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
         // The server may have closed the connection already.
-        let _ = stream.write_all(&[&before[..], request].concat());
+        let _ = stream.write_all(&[&prefix[..], request].concat());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(String::from_utf8_lossy(&answer), "");
@@ -108,56 +108,64 @@ fn header_of_client(client: u8) -> Vec<u8> {
     bytes
 }
 
-/// Opens a connection, and sends `before` and a request. Returns the status and the connection.
-fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Conn) {
+/// Opens a connection, and sends `prefix` and a request. Returns the status and the connection.
+fn send_and_read_status(server: &Server, prefix: &[u8], headers: &[(&str, &str)]) -> (u16, Conn) {
     let mut conn = Conn::open(server);
     let request = conn.request_bytes("GET", "/pub/news", headers, b"");
-    conn.send([before, &request].concat());
+    conn.send([prefix, &request].concat());
     let response = conn.response();
     if response.status == 429 {
-        let after: u32 = response
+        let retry_after_s: u32 = response
             .header("retry-after")
             .and_then(|text| text.parse().ok())
             .unwrap_or_else(|| panic!("no Retry-After in {response:?}"));
-        assert!((5..=20).contains(&after), "{response:?}");
+        assert!((5..=20).contains(&retry_after_s), "{response:?}");
     }
     (response.status, conn)
 }
 
 /// Waits until the limit admits another connection. The server may notice the end of a connection with a delay.
-fn await_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) {
-    until("room", || status(server, before, headers).0 == 404);
+fn await_room(server: &Server, prefix: &[u8], headers: &[(&str, &str)]) {
+    until("room", || {
+        send_and_read_status(server, prefix, headers).0 == 404
+    });
 }
 
 #[test]
 fn limits_apply_to_the_client_named_by_the_proxy_header() {
     let server = limited(FROM_HERE);
-    let held: Vec<Conn> = (0..2)
+    let connections: Vec<Conn> = (0..2)
         .map(|_| {
-            let (status, conn) = status(&server, &header_of_client(7), &[]);
+            let (status, conn) = send_and_read_status(&server, &header_of_client(7), &[]);
             assert_eq!(status, 404, "there is room, and no such topic");
             conn
         })
         .collect();
     for _ in 0..3 {
-        assert_eq!(status(&server, &header_of_client(7), &[]).0, 429);
+        assert_eq!(
+            send_and_read_status(&server, &header_of_client(7), &[]).0,
+            429
+        );
     }
-    let other_client = status(&server, &header_of_client(8), &[]);
+    let other_client = send_and_read_status(&server, &header_of_client(8), &[]);
     assert_eq!(other_client.0, 404, "another client of the same proxy");
     // The client's own header is ignored, since its address is in no trusted network.
     let claims = [("X-Forwarded-For", "192.0.2.9")];
-    assert_eq!(status(&server, &header_of_client(7), &claims).0, 429);
-    drop(held);
+    assert_eq!(
+        send_and_read_status(&server, &header_of_client(7), &claims).0,
+        429
+    );
+    drop(connections);
     await_room(&server, &header_of_client(7), &[]);
 }
 
 #[test]
 fn forwarded_client_of_a_trusted_proxy_counts() {
     let server = limited("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
-    let status_with = |fields: &[(&str, &str)]| status(&server, b"", fields);
+    let status_with = |fields: &[(&str, &str)]| send_and_read_status(&server, b"", fields);
     let xff = |value| [("X-Forwarded-For", value)];
-    let held: Vec<_> = (0..2).map(|_| status_with(&xff("198.51.100.1"))).collect();
-    assert!(held.iter().all(|(status, _)| *status == 404));
+    let connections: Vec<_> = (0..2).map(|_| status_with(&xff("198.51.100.1"))).collect();
+    assert!(connections.iter().all(|(status, _)| *status == 404));
     assert_eq!(status_with(&xff("198.51.100.1")).0, 429);
     // The rightmost address that is no trusted proxy counts. The client itself may have written those before it.
     for chain in [
@@ -171,40 +179,40 @@ fn forwarded_client_of_a_trusted_proxy_counts() {
     // Requests that name no client are counted for no client, so they have no limit.
     let nobody: Vec<_> = (0..5).map(|_| status_with(&[])).collect();
     assert!(nobody.iter().all(|(status, _)| *status == 404));
-    drop(held);
+    drop(connections);
     await_room(&server, b"", &xff("198.51.100.1"));
 }
 
 #[test]
 fn forwarded_client_of_an_untrusted_peer_is_ignored() {
     let server = limited("trusted_proxies = [\"10.0.0.0/8\"]");
-    let held: Vec<_> = (1..=2)
+    let connections: Vec<_> = (1..=2)
         .map(|n| {
             let client = format!("198.51.100.{n}");
-            status(&server, b"", &[("X-Forwarded-For", &client)])
+            send_and_read_status(&server, b"", &[("X-Forwarded-For", &client)])
         })
         .collect();
-    assert!(held.iter().all(|(status, _)| *status == 404));
-    let third = status(&server, b"", &[("X-Forwarded-For", "198.51.100.3")]);
+    assert!(connections.iter().all(|(status, _)| *status == 404));
+    let third = send_and_read_status(&server, b"", &[("X-Forwarded-For", "198.51.100.3")]);
     assert_eq!(third.0, 429, "all of them are 127.0.0.1");
-    drop(held);
+    drop(connections);
     await_room(&server, b"", &[]);
 }
 
 #[test]
 fn one_connection_of_a_proxy_carries_requests_of_many_clients() {
     let server = limited("trusted_proxies = [\"127.0.0.0/8\"]");
-    let named = |n: u32| format!("198.51.100.{n}");
-    let held: Vec<_> = (0..2)
-        .map(|_| status(&server, b"", &[("X-Forwarded-For", &named(1))]))
+    let address = |n: u32| format!("198.51.100.{n}");
+    let connections: Vec<_> = (0..2)
+        .map(|_| send_and_read_status(&server, b"", &[("X-Forwarded-For", &address(1))]))
         .collect();
     let mut shared = Conn::open(&server);
     for n in [2, 3, 1, 4] {
-        let response = shared.get("/pub/news", &[("X-Forwarded-For", &named(n))]);
+        let response = shared.get("/pub/news", &[("X-Forwarded-For", &address(n))]);
         let expected = if n == 1 { 429 } else { 404 };
         assert_eq!(response.status, expected, "a request of client {n}");
     }
-    drop(held);
+    drop(connections);
 }
 
 #[test]

@@ -78,8 +78,11 @@ fn publish_answer_has_the_topic_info_as_text() {
     assert_eq!(fields[2].1, "0");
     assert!(!fields[3].1.is_empty());
     // A GET answers the same text as the POST.
-    let asked = once(&server, "GET", "/pub/news", &[], "");
-    assert_eq!((asked.status, asked.text()), (200, response.text()));
+    let topic_info = once(&server, "GET", "/pub/news", &[], "");
+    assert_eq!(
+        (topic_info.status, topic_info.text()),
+        (200, response.text())
+    );
 }
 
 #[test]
@@ -119,14 +122,14 @@ fn the_last_message_id_is_a_position() {
         .expect("a position")
         .to_string();
     publish(&server, "news", "two");
-    let next = once(
+    let next_message = once(
         &server,
         "GET",
         &format!("/sub/news?last_event_id={id}"),
         &[],
         "",
     );
-    assert_eq!((next.status, next.text()), (200, "two"));
+    assert_eq!((next_message.status, next_message.text()), (200, "two"));
 }
 
 #[test]
@@ -435,7 +438,7 @@ fn many_publishes_to_many_homes_are_answered_in_order() {
 fn default_content_type_of_curl_counts_as_none() {
     let server = Server::start();
     let form = "application/x-www-form-urlencoded";
-    for (given, kept) in [
+    for (sent, received) in [
         (form, "text/plain; charset=utf-8"),
         (
             "Application/X-WWW-Form-URLEncoded",
@@ -447,20 +450,20 @@ fn default_content_type_of_curl_counts_as_none() {
         ),
         ("text/html", "text/html"),
     ] {
-        let topic = format!("t{}", given.len());
+        let topic = format!("t{}", sent.len());
         let target = format!("/pub/{topic}");
-        once(&server, "POST", &target, &[("Content-Type", given)], "a=1");
+        once(&server, "POST", &target, &[("Content-Type", sent)], "a=1");
         let response = once(&server, "GET", &format!("/sub/{topic}?since=-1"), &[], "");
         assert_eq!(
             response.header("content-type").as_deref(),
-            Some(kept),
-            "{given}"
+            Some(received),
+            "{sent}"
         );
         let target = format!("/sub/{topic}?since=-1&envelope=json");
         let envelope = once(&server, "GET", &target, &[], "").text().to_string();
         assert_eq!(
             envelope.contains("content_type"),
-            !kept.starts_with("text/plain"),
+            !received.starts_with("text/plain"),
             "{envelope}"
         );
     }

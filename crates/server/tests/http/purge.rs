@@ -18,13 +18,13 @@ fn purge_empties_the_topic_and_keeps_it() {
         publish(&server, topic, "one");
         publish(&server, topic, "two");
     }
-    let before = info(&server, "news");
+    let info_before = info(&server, "news");
     let json = [("Accept", "application/json")];
     let answer = once(&server, "DELETE", PURGE, &json, "");
     assert_eq!(answer.status, 200, "{answer:?}");
     let answer = answer.json();
     assert_eq!(answer["messages"], 0);
-    assert_eq!(answer["last_message_id"], before["last_message_id"]);
+    assert_eq!(answer["last_message_id"], info_before["last_message_id"]);
     assert_eq!(info(&server, "news"), answer);
     assert_eq!(info(&server, "other")["messages"], 2);
     // The first message is now the one published after the purge.
@@ -42,7 +42,7 @@ fn purge_empties_the_topic_and_keeps_it() {
 #[test]
 fn purge_is_a_gap_only_for_older_positions_and_keeps_subscribers() {
     let server = Server::with_shards(3, "");
-    let mut live = Ws::open(&server, "/sub/news", &[]);
+    let mut live_only = Ws::open(&server, "/sub/news", &[]);
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     let mut wide = Stream::open(&server, "/sub?filter=news/%23", &[]);
     server.await_subscribers("news", 2);
@@ -50,22 +50,28 @@ fn purge_is_a_gap_only_for_older_positions_and_keeps_subscribers() {
         publish(&server, "news", text);
     }
     let next_event = |stream: &mut Stream| {
-        let mut next = || stream.event().expect("an event").id;
-        [next(), next()]
+        let mut next_id = || stream.event().expect("an event").id;
+        [next_id(), next_id()]
     };
     let (exact, wide) = (next_event(&mut stream), next_event(&mut wide));
-    assert_eq!(live.texts(2), ["one", "two"]);
+    assert_eq!(live_only.texts(2), ["one", "two"]);
     assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 200);
     publish(&server, "news", "three");
-    assert_eq!(live.texts(1), ["three"]);
+    assert_eq!(live_only.texts(1), ["three"]);
     assert_eq!(stream.event().expect("an event").data, "three");
-    for ([old, new], target) in [(exact.clone(), "/sub/news"), (wide, "/sub?filter=news/%23")] {
-        let since = |id: &str| Stream::open(&server, target, &[("Last-Event-ID", id)]);
-        let mut behind = since(&old);
-        assert_eq!(behind.event().expect("a gap").kind, GAP_EVENT, "{target}");
-        assert_eq!(behind.data(1), ["three"], "{target}");
-        let next = since(&new).event().expect("an event");
-        assert_eq!((&*next.kind, &*next.data), ("message", "three"), "{target}");
+    for ([before_purge, after_purge], target) in
+        [(exact.clone(), "/sub/news"), (wide, "/sub?filter=news/%23")]
+    {
+        let resume_from = |id: &str| Stream::open(&server, target, &[("Last-Event-ID", id)]);
+        let mut resumed = resume_from(&before_purge);
+        assert_eq!(resumed.event().expect("a gap").kind, GAP_EVENT, "{target}");
+        assert_eq!(resumed.data(1), ["three"], "{target}");
+        let first_event = resume_from(&after_purge).event().expect("an event");
+        assert_eq!(
+            (&*first_event.kind, &*first_event.data),
+            ("message", "three"),
+            "{target}"
+        );
     }
     for (position, gap) in exact.iter().zip([true, false]) {
         let tag = format!("\"{position}\"");

@@ -18,13 +18,13 @@ fn server(limits: &str) -> Server {
     ))
 }
 
-fn assert_readable(answer: &Response, status: u16, what: &str) {
-    assert_eq!(answer.status, status, "{what}: {answer:?}");
+fn assert_readable(answer: &Response, status: u16, case: &str) {
+    assert_eq!(answer.status, status, "{case}: {answer:?}");
     let origin = answer.header("access-control-allow-origin");
-    assert_eq!(origin.as_deref(), Some(PAGE.1), "{what}: {answer:?}");
+    assert_eq!(origin.as_deref(), Some(PAGE.1), "{case}: {answer:?}");
     assert!(
         answer.lists("access-control-expose-headers", "retry-after"),
-        "{what}: {answer:?}"
+        "{case}: {answer:?}"
     );
 }
 
@@ -38,7 +38,7 @@ fn response_to(server: &Server, bytes: impl AsRef<[u8]>) -> Response {
 #[test]
 fn a_page_of_a_listed_origin_reads_each_refusal() {
     let server = server("");
-    for (method, target, more, status) in [
+    for (method, target, extra, status) in [
         ("GET", "/sub/t/a%2Fb", &[][..], 400),
         ("GET", "/sub/t/a?since=yesterday", &[], 400),
         ("GET", "/sub/secret", &[], 401),
@@ -53,7 +53,7 @@ fn a_page_of_a_listed_origin_reads_each_refusal() {
         ("GET", "/sub/t/a", &[("Host", "rebound.example")], 403),
         ("GET", "/sub/t/a", &[("Sec-Fetch-Dest", "script")], 403),
     ] {
-        let headers = [&[PAGE][..], more].concat();
+        let headers = [&[PAGE][..], extra].concat();
         let answer = once(&server, method, target, &headers, "");
         assert_readable(&answer, status, target);
     }
@@ -64,7 +64,7 @@ fn a_page_of_a_listed_origin_reads_refusals_of_heads_and_bodies() {
     let server = server("");
     let long = "x".repeat(1_500);
     let post = "POST /pub/t/a HTTP/1.1\r\nHost: localhost\r\nOrigin: https://app.example\r\n";
-    for (what, bytes, status) in [
+    for (case, bytes, status) in [
         (
             "a length",
             format!("{post}Content-Length: 1500\r\n\r\n"),
@@ -127,7 +127,7 @@ fn a_page_of_a_listed_origin_reads_refusals_of_heads_and_bodies() {
             431,
         ),
     ] {
-        assert_readable(&response_to(&server, bytes), status, what);
+        assert_readable(&response_to(&server, bytes), status, case);
     }
 }
 
@@ -160,7 +160,7 @@ fn refusal_has_no_headers_of_the_previous_request() {
         "HEAD /pub/none HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nOrigin: {}\r\n\r\n",
         PAGE.1
     );
-    for (next, status) in [
+    for (next_request, status) in [
         ("nonsense\r\n\r\n", 400),
         (
             "GET /sub/t/a HTTP/1.1\r\nHost: localhost\r\nno field\r\n\r\n",
@@ -175,13 +175,21 @@ fn refusal_has_no_headers_of_the_previous_request() {
         let mut conn = Conn::open(&server);
         conn.send(&first);
         assert_eq!(conn.response_to("HEAD").status, 404);
-        conn.send(next);
+        conn.send(next_request);
         let answer = conn.response();
-        assert_eq!(answer.status, status, "{next}");
-        assert_eq!(answer.header("access-control-allow-origin"), None, "{next}");
-        let form = answer.header("content-type");
-        assert_eq!(form.as_deref(), Some("text/plain; charset=utf-8"), "{next}");
-        assert!(!answer.body.is_empty(), "{next}");
+        assert_eq!(answer.status, status, "{next_request}");
+        assert_eq!(
+            answer.header("access-control-allow-origin"),
+            None,
+            "{next_request}"
+        );
+        let content_type = answer.header("content-type");
+        assert_eq!(
+            content_type.as_deref(),
+            Some("text/plain; charset=utf-8"),
+            "{next_request}"
+        );
+        assert!(!answer.body.is_empty(), "{next_request}");
     }
 }
 

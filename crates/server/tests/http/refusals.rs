@@ -6,21 +6,27 @@ use crate::support::ws::handshake;
 
 const JSON: (&str, &str) = ("Accept", "application/json");
 
-/// Checks the status of a response, and that its body is a problem document whose detail contains `words`. `what` names the case in the
+/// Checks the status of a response, and that its body is a problem document whose detail contains `words`. `case` names the case in the
 /// message of a failure.
-fn assert_problem(answer: &Response, status: u16, words: &str, what: &str) {
-    assert_eq!(answer.status, status, "{what}: {answer:?}");
-    let form = answer.header("content-type");
-    assert_eq!(form.as_deref(), Some("application/problem+json"), "{what}");
+fn assert_problem(answer: &Response, status: u16, words: &str, case: &str) {
+    assert_eq!(answer.status, status, "{case}: {answer:?}");
+    let content_type = answer.header("content-type");
+    assert_eq!(
+        content_type.as_deref(),
+        Some("application/problem+json"),
+        "{case}"
+    );
     let problem = answer.json();
-    assert_eq!(problem["type"], "about:blank", "{what}");
-    assert_eq!(problem["status"], status, "{what}");
+    assert_eq!(problem["type"], "about:blank", "{case}");
+    assert_eq!(problem["status"], status, "{case}");
     assert!(
-        problem["title"].as_str().is_some_and(|it| !it.is_empty()),
-        "{what}"
+        problem["title"]
+            .as_str()
+            .is_some_and(|title| !title.is_empty()),
+        "{case}"
     );
     let detail = problem["detail"].as_str().expect("words");
-    assert!(detail.contains(words), "{what}: {detail}");
+    assert!(detail.contains(words), "{case}: {detail}");
 }
 
 #[test]
@@ -89,8 +95,8 @@ fn other_clients_get_a_line_of_text() {
     ] {
         let answer = once(&server, "GET", "/sub/a?since=yesterday", accept, "");
         assert_eq!(answer.status, 400);
-        let form = answer.header("content-type");
-        assert_eq!(form.as_deref(), Some("text/plain; charset=utf-8"));
+        let content_type = answer.header("content-type");
+        assert_eq!(content_type.as_deref(), Some("text/plain; charset=utf-8"));
         let text = answer.text();
         assert!(
             text.ends_with("`yesterday`\n") && text.lines().count() == 1,

@@ -18,10 +18,10 @@ fn wrong_method_is_405_and_the_answer_lists_the_right_ones() {
         let response = once(&server, method, target, &[], "");
         assert_eq!(response.status, 405, "{method} {target}");
         let text = response.text();
-        for other in allowed {
+        for method in allowed {
             assert!(
-                response.lists("allow", other) && text.contains(other),
-                "{method} {target}: {other} in {response:?}"
+                response.lists("allow", method) && text.contains(method),
+                "{method} {target}: {method} in {response:?}"
             );
         }
         // The answer to a POST on a subscriber path names the publisher path.
@@ -227,8 +227,8 @@ fn a_large_head_is_431() {
         "GET /pub/{long} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ));
     assert_eq!(conn.response().status, 431);
-    let fits = "x".repeat(7000);
-    let response = once(&server, "POST", "/pub/a", &[("X-Long", &fits)], "x");
+    let header_value = "x".repeat(7000);
+    let response = once(&server, "POST", "/pub/a", &[("X-Long", &header_value)], "x");
     assert_eq!(response.status, 202);
 }
 
@@ -360,10 +360,13 @@ fn every_answer_has_a_date_and_the_safety_headers() {
             .header("content-security-policy")
             .is_some_and(|policy| policy.contains("sandbox"))
     );
-    let mut bad = Conn::open(&server);
-    bad.send("nonsense\r\n\r\n");
+    let mut malformed = Conn::open(&server);
+    malformed.send("nonsense\r\n\r\n");
     assert_eq!(
-        bad.response().header("x-content-type-options").as_deref(),
+        malformed
+            .response()
+            .header("x-content-type-options")
+            .as_deref(),
         Some("nosniff")
     );
 }

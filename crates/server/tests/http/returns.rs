@@ -46,8 +46,8 @@ fn position_changed_by_a_proxy_is_accepted() {
             publish(&server, "a", text);
         }
         let position = once(&server, "GET", target, &[], "").position();
-        for form in TAG_FORMS {
-            let tag = form.replace('x', &position);
+        for spelling in TAG_FORMS {
+            let tag = spelling.replace('x', &position);
             for header in ["If-None-Match", "Last-Event-ID"] {
                 let answer = poll(&server, target, header, &tag);
                 let received = (answer.status, answer.text());
@@ -75,8 +75,8 @@ fn newest_of_several_tags_is_used() {
     let mut conn = Conn::open(&server);
     tags.push(conn.get("/sub/a", &[]).header("etag").expect("a tag"));
     for n in 0..1 {
-        let next = conn.get("/sub/a", &[("If-None-Match", &tags[n])]);
-        tags.push(next.header("etag").expect("a tag"));
+        let response = conn.get("/sub/a", &[("If-None-Match", &tags[n])]);
+        tags.push(response.header("etag").expect("a tag"));
     }
     for list in [tags.join(", "), format!("{}, {}", tags[1], tags[0])] {
         assert_eq!(

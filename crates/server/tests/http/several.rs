@@ -63,12 +63,12 @@ fn a_stream_resumes_all_topics_from_one_id() {
     drop(stream);
     publish(&server, "a", "a2");
     publish(&server, "b", "b2");
-    let mut again = Stream::open(&server, TARGET, &[("Last-Event-ID", &event.id)]);
-    let mut data = again.data(2);
+    let mut resumed = Stream::open(&server, TARGET, &[("Last-Event-ID", &event.id)]);
+    let mut data = resumed.data(2);
     data.sort();
     assert_eq!(data, ["a2", "b2"]);
     publish(&server, "b", "b3");
-    assert_eq!(again.data(1), ["b3"]);
+    assert_eq!(resumed.data(1), ["b3"]);
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn a_websocket_names_the_topic_in_the_meta_subprotocol() {
     let id = line(&lines, "id").to_string();
     drop(ws);
     publish(&server, "a", "a2");
-    let mut again = Ws::meta(&server, &format!("{TARGET}&since={id}"));
-    assert_eq!(again.meta_message().1, b"a2");
+    let mut resumed = Ws::meta(&server, &format!("{TARGET}&since={id}"));
+    assert_eq!(resumed.meta_message().1, b"a2");
 }
 
 #[test]
@@ -130,22 +130,22 @@ fn number_of_topics_is_limited_so_that_the_position_fits() {
         (conn, status)
     };
     assert_eq!(open(100, &[]).1, 200);
-    let most = (100..1_000).find(|count| open(count + 1, &[]).1 != 200);
-    let most = most.expect("a head has an end");
-    let refused = once(&server, "GET", &target(most + 1), &[], "");
+    let topics_max = (100..1_000).find(|count| open(count + 1, &[]).1 != 200);
+    let topics_max = topics_max.expect("a head has an end");
+    let refused = once(&server, "GET", &target(topics_max + 1), &[], "");
     assert_eq!(refused.status, 400, "{refused:?}");
     assert!(refused.text().contains("limits.head_bytes"), "{refused:?}");
     // Also with long offsets: enough messages that each offset has more than one digit.
-    for n in 0..most {
+    for n in 0..topics_max {
         publish(&server, &format!("t{n}"), "x");
     }
-    let target = target(most);
+    let target = target(topics_max);
     let mut stream = Stream::open(&server, &format!("{target}since=oldest"), &[]);
-    let last = (0..most)
+    let last = (0..topics_max)
         .map(|_| stream.event().expect("an event").id)
         .last();
     let id = last.expect("there are some");
-    assert_eq!(open(most, &[("Last-Event-ID", &id)]).1, 200);
+    assert_eq!(open(topics_max, &[("Last-Event-ID", &id)]).1, 200);
 }
 
 #[test]
@@ -177,14 +177,17 @@ fn long_poll_that_times_out_after_a_gap_reports_it_once() {
     let response = conn.get(TARGET, &[("If-None-Match", &tag)]);
     assert_eq!(response.status, 204);
     assert!(response.header("crore-gap").is_some(), "{response:?}");
-    let behind = response
+    let tag_after_gap = response
         .header("etag")
         .expect("the position behind the gap");
-    assert_ne!(behind, tag);
-    let quiet = conn.get(TARGET, &[("If-None-Match", &behind)]);
-    assert_eq!(quiet.status, 304);
-    assert_eq!(quiet.header("crore-gap"), None);
+    assert_ne!(tag_after_gap, tag);
+    let unchanged = conn.get(TARGET, &[("If-None-Match", &tag_after_gap)]);
+    assert_eq!(unchanged.status, 304);
+    assert_eq!(unchanged.header("crore-gap"), None);
     publish(&server, "b", "b2");
-    let next = conn.get(TARGET, &[("If-None-Match", &behind)]);
-    assert_eq!((next.text(), next.header("crore-gap")), ("b2", None));
+    let response = conn.get(TARGET, &[("If-None-Match", &tag_after_gap)]);
+    assert_eq!(
+        (response.text(), response.header("crore-gap")),
+        ("b2", None)
+    );
 }

@@ -51,8 +51,12 @@ fn connections_of_one_address_leave_room_for_those_of_another() {
     let by_shard = "[limits]\nconnections_per_shard = 18\n";
     for (settings, places) in [(by_process, 36), (by_shard, 36)] {
         let server = Server::with(settings);
-        let held = accepted_connections(&server, places + 10);
-        assert!((places / 2..places).contains(&held.len()), "{}", held.len());
+        let connections = accepted_connections(&server, places + 10);
+        assert!(
+            (places / 2..places).contains(&connections.len()),
+            "{}",
+            connections.len()
+        );
         let refused = greedy(&server).get("/pub/nothing", &[]);
         assert_eq!(refused.status, 503, "{refused:?}");
         assert!(refused.text().contains("address"), "{refused:?}");
@@ -80,8 +84,8 @@ fn connections_of_one_client_of_a_proxy_leave_room_for_those_of_another() {
             .status;
         (conn, status)
     };
-    let held: Vec<_> = (0..34).map(|_| ask("192.0.2.1")).collect();
-    assert!(held.iter().any(|(_, status)| *status == 503));
+    let connections: Vec<_> = (0..34).map(|_| ask("192.0.2.1")).collect();
+    assert!(connections.iter().any(|(_, status)| *status == 503));
     assert_eq!(ask("192.0.2.2").1, 404);
 }
 
@@ -99,8 +103,8 @@ fn topics_that_one_address_publishes_to_leave_room_for_those_of_another() {
     let refused = greedy(&server).request("POST", "/pub/greedy/more", &[], "x");
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(refused.text().contains("address"), "{refused:?}");
-    let made = once(&server, "POST", "/pub/modest", &[], "x");
-    assert_eq!(made.status, 202, "{made:?}");
+    let response = once(&server, "POST", "/pub/modest", &[], "x");
+    assert_eq!(response.status, 202, "{response:?}");
     let ws = Ws::open(&server, "/sub/modest/too", &[]);
     drop(ws);
 }
@@ -110,20 +114,20 @@ fn address_above_its_share_loses_only_its_own_idle_topics() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
     // The topic is created before the limit is reached, and idle since then.
     assert_eq!(once(&server, "PUT", "/pub/early", &[], "").status, 201);
-    let create = |many: std::ops::Range<u32>| {
+    let create = |numbers: std::ops::Range<u32>| {
         let mut conn = greedy(&server);
-        for n in many {
-            let made = conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
-            assert_eq!(made.status, 201, "{n}: {made:?}");
+        for n in numbers {
+            let response = conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
+            assert_eq!(response.status, 201, "{n}: {response:?}");
         }
     };
     create(0..150);
-    let made = once(&server, "PUT", "/pub/modest", &[], "");
-    assert_eq!(made.status, 201, "{made:?}");
+    let response = once(&server, "PUT", "/pub/modest", &[], "");
+    assert_eq!(response.status, 201, "{response:?}");
     create(150..300);
     for topic in ["early", "modest", "greedy/299"] {
-        let kept = once(&server, "GET", &format!("/pub/{topic}"), &[], "");
-        assert_eq!(kept.status, 200, "{topic}: {kept:?}");
+        let messages = once(&server, "GET", &format!("/pub/{topic}"), &[], "");
+        assert_eq!(messages.status, 200, "{topic}: {messages:?}");
     }
     let removed = once(&server, "GET", "/pub/greedy/149", &[], "");
     assert_eq!(removed.status, 404, "{removed:?}");
@@ -134,18 +138,18 @@ fn topics_that_an_address_has_deleted_leave_room_for_its_next_ones() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 200\n");
     // The greedy client creates as many topics as it can, each with a message, so that none is idle.
     let mut conn = greedy(&server);
-    let taken = (0..300).filter(|n| {
+    let accepted = (0..300).filter(|n| {
         let target = format!("/pub/greedy/{n}");
         conn.request("POST", &target, &[], "x").status == 202
     });
-    assert!(taken.count() < 200);
+    assert!(accepted.count() < 200);
     for (n, message) in (0..200).flat_map(|n| [(n, false), (n, true)]) {
         let target = format!("/pub/modest/{n}.{message}");
-        let made = match message {
+        let response = match message {
             true => once(&server, "POST", &target, &[], "x"),
             false => once(&server, "PUT", &target, &[], ""),
         };
-        assert!([201, 202].contains(&made.status), "{n}: {made:?}");
+        assert!([201, 202].contains(&response.status), "{n}: {response:?}");
         let deleted = once(&server, "DELETE", &target, &[], "");
         assert_eq!(deleted.status, 200, "{n}: {deleted:?}");
     }
@@ -154,7 +158,7 @@ fn topics_that_an_address_has_deleted_leave_room_for_its_next_ones() {
 #[test]
 fn topics_that_one_address_subscribes_to_leave_room_for_those_of_another() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
-    let held: Vec<(Conn, u16)> = (0..130)
+    let connections: Vec<(Conn, u16)> = (0..130)
         .map(|n| {
             let mut conn = greedy(&server);
             let target = format!("/sub/greedy/{n}?since=live");
@@ -163,9 +167,9 @@ fn topics_that_one_address_subscribes_to_leave_room_for_those_of_another() {
             (conn, status)
         })
         .collect();
-    assert!(held.iter().any(|(_, status)| *status == 503));
-    let made = once(&server, "PUT", "/pub/modest", &[], "");
-    assert_eq!(made.status, 201, "{made:?}");
+    assert!(connections.iter().any(|(_, status)| *status == 503));
+    let response = once(&server, "PUT", "/pub/modest", &[], "");
+    assert_eq!(response.status, 201, "{response:?}");
 }
 
 #[test]
@@ -176,8 +180,11 @@ fn followers_of_one_address_leave_room_for_one_of_another() {
         let status = conn.head().status;
         (conn, status)
     };
-    let held: Vec<_> = (0..40).map(|_| follow(greedy(&server))).collect();
-    let count = held.iter().filter(|(_, status)| *status == 101).count();
+    let connections: Vec<_> = (0..40).map(|_| follow(greedy(&server))).collect();
+    let count = connections
+        .iter()
+        .filter(|(_, status)| *status == 101)
+        .count();
     assert!((8..16).contains(&count), "{count}");
     assert_eq!(follow(Conn::open(&server)).1, 101);
 }
@@ -186,8 +193,8 @@ fn followers_of_one_address_leave_room_for_one_of_another() {
 fn filters_of_one_address_leave_room_for_one_of_another() {
     let server = Server::with_shards(1, "[limits]\nfilters_per_shard = 100\n");
     let filters: Vec<String> = (0..300).map(|n| format!("greedy/{n}/%2B")).collect();
-    let held = subscribe(&server, &filters);
-    assert!(held.iter().any(|(_, status)| *status == 503));
+    let connections = subscribe(&server, &filters);
+    assert!(connections.iter().any(|(_, status)| *status == 503));
     drop(Ws::open(&server, "/sub?filter=modest/%2B", &[]));
 }
 
@@ -198,8 +205,8 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
         let server = Server::with_shards(shards, "");
         let shapes = wildcard_filters("%2B", 513);
         let (last, first) = shapes.split_last().expect("they are many");
-        let held = subscribe(&server, first);
-        assert!(held.iter().any(|(_, status)| *status == 503));
+        let connections = subscribe(&server, first);
+        assert!(connections.iter().any(|(_, status)| *status == 503));
         for _ in 0..4 {
             drop(Ws::open(&server, &format!("/sub?filter={last}"), &[]));
         }
@@ -214,14 +221,14 @@ fn clients_that_do_not_read(server: &Server, count: usize) -> Vec<Conn> {
         assert_eq!(conn.head().status, 101);
         conn
     };
-    let held = (0..count).map(open).collect();
+    let connections = (0..count).map(open).collect();
     server.await_subscribers("loud", count as u64);
     let mut conn = greedy(server);
     for _ in 0..6 {
         let body = "x".repeat(1_000_000);
         assert_eq!(conn.request("POST", "/pub/loud", &[], &body).status, 201);
     }
-    held
+    connections
 }
 
 const KERNEL_BUFFERS: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}";
@@ -230,13 +237,13 @@ const KERNEL_BUFFERS: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}
 fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
     let charge = || metric(server.admin(), KERNEL_BUFFERS).expect("a metric");
-    let held = clients_that_do_not_read(&server, 40);
+    let connections = clients_that_do_not_read(&server, 40);
     // For each connection 128 KiB, and a piece of 64 KiB.
     let kernel = f64::from(40 * (192 << 10));
     until("the charge", || charge() >= kernel);
     assert!(charge() < 2.0 * kernel, "{}", charge());
     // A client that reads again is no longer charged.
-    let readers: Vec<_> = held
+    let readers: Vec<_> = connections
         .into_iter()
         .map(|mut conn| std::thread::spawn(move || drop(conn.read_to_end())))
         .collect();
@@ -244,7 +251,7 @@ fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     drop(server);
     readers
         .into_iter()
-        .for_each(|it| it.join().expect("it ends"));
+        .for_each(|thread| thread.join().expect("it ends"));
 }
 
 #[test]
@@ -313,10 +320,10 @@ impl Flood {
                 // The bytes of the PINGRESP, which comes after the CONNACK.
                 let mut answers = Vec::new();
                 while !answers.ends_with(&[0xd0, 0]) {
-                    let mut some = [0; 1024];
-                    let count = stream.read(&mut some).expect("answers");
+                    let mut buffer = [0; 1024];
+                    let count = stream.read(&mut buffer).expect("answers");
                     assert!(count > 0, "the connection has ended");
-                    answers.extend(&some[..count]);
+                    answers.extend(&buffer[..count]);
                 }
             }
         }
@@ -356,9 +363,9 @@ fn messages_of_one_address_leave_those_of_another_in_the_logs() {
         flood.publish(&server, 2);
 
         for n in 0..4 {
-            let kept = conn.get(&format!("/history/modest/{n}"), &[]).json();
-            let kept = kept.as_array().expect("a list").len();
-            assert_eq!(kept, 15, "{flood:?}, {shards} shards: modest/{n}");
+            let messages = conn.get(&format!("/history/modest/{n}"), &[]).json();
+            let messages = messages.as_array().expect("a list").len();
+            assert_eq!(messages, 15, "{flood:?}, {shards} shards: modest/{n}");
         }
         assert_eq!(sensor.subscribe("modest/state", 0), ReasonCode::SUCCESS);
         assert_eq!(sensor.packet().publish().payload, b"21.5", "{flood:?}");
@@ -374,8 +381,8 @@ fn publish_batches(
     let kind = [("Content-Type", "application/x-ndjson")];
     let mut conn = greedy(server);
     let numbers: Vec<usize> = (0..count).collect();
-    for some in numbers.chunks(500) {
-        let lines = some.iter().fold(String::new(), |mut lines, n| {
+    for batch in numbers.chunks(500) {
+        let lines = batch.iter().fold(String::new(), |mut lines, n| {
             let (topic, key, size) = message(*n);
             let data = "x".repeat(size);
             let _ = writeln!(

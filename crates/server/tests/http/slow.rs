@@ -56,16 +56,19 @@ fn envelope(ws: &mut Ws) -> Value {
 
 /// Checks the messages of a reader that fell behind: the first ones without a gap between them, then the last two.
 fn assert_skipped(numbers: &[usize]) {
-    let before = numbers
+    let bytes_before = numbers
         .iter()
         .zip(0..)
         .take_while(|(number, n)| **number == *n)
         .count();
-    assert!(before > 0 && before < MESSAGES - 2, "{numbers:?}");
+    assert!(
+        bytes_before > 0 && bytes_before < MESSAGES - 2,
+        "{numbers:?}"
+    );
     assert_eq!(
-        numbers[before..],
+        numbers[bytes_before..],
         [MESSAGES - 2, MESSAGES - 1],
-        "after {before} messages, what the log of two holds"
+        "after {bytes_before} messages, what the log of two holds"
     );
 }
 
@@ -98,27 +101,33 @@ fn plain_websocket_with_a_gap_is_closed_with_the_position_to_resume() {
             server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
         flood(&server);
-        let (taken, id) = until_closed(&mut slow);
-        assert!(taken > 0 && taken < MESSAGES - 2, "{taken} to {target}");
+        let (messages_before_close, id) = until_closed(&mut slow);
+        assert!(
+            messages_before_close > 0 && messages_before_close < MESSAGES - 2,
+            "{messages_before_close} to {target}"
+        );
         let separator = if target.contains('?') { '&' } else { '?' };
-        let mut again = Ws::open(&server, &format!("{target}{separator}since={id}"), &[]);
-        let newest = [again.message(), again.message()].map(|frame| number_of(&frame.payload));
+        let mut resumed = Ws::open(&server, &format!("{target}{separator}since={id}"), &[]);
+        let newest = [resumed.message(), resumed.message()].map(|frame| number_of(&frame.payload));
         assert_eq!(newest, [MESSAGES - 2, MESSAGES - 1], "{target}");
         Conn::open(&server).request("POST", "/pub/news", &[], "live again");
-        assert_eq!(again.message().text(), "live again", "{target}");
+        assert_eq!(resumed.message().text(), "live again", "{target}");
     }
 }
 
 #[test]
 fn kernel_keeps_little_unsent_for_a_client_that_does_not_read() {
-    let taken = |limits: &str| {
+    let messages_before_close = |limits: &str| {
         let server = server_with("skip", 2, limits);
         let mut slow = Ws::open(&server, "/sub/news", &[]);
         server.await_subscribers("news", 1);
         flood(&server);
         until_closed(&mut slow).0
     };
-    let (small, free) = (taken(""), taken("send_buffer_bytes = 0"));
+    let (small, free) = (
+        messages_before_close(""),
+        messages_before_close("send_buffer_bytes = 0"),
+    );
     // The outbox has room for two messages, and the socket buffers of both ends for some more.
     assert!((2..10).contains(&small), "{small} messages were taken");
     assert!(
@@ -194,20 +203,20 @@ fn websocket_with_a_too_old_position_gets_a_gap_with_any_rule() {
         let server = server(rule, 2);
         publish(&server, "news", "0");
         let id = info(&server, "news")["last_message_id"].clone();
-        let since = |id: &str| format!("/sub/news?since={id}");
-        let lost = since(id.as_str().expect("a position"));
+        let target_since = |id: &str| format!("/sub/news?since={id}");
+        let target_before_gap = target_since(id.as_str().expect("a position"));
         for data in ["1", "2", "3"] {
             publish(&server, "news", data);
         }
         for headers in [&[][..], &offer] {
-            let close = Ws::open(&server, &lost, headers).frame();
+            let close = Ws::open(&server, &target_before_gap, headers).frame();
             assert_eq!(close.close_code(), Some(4412), "{rule}");
             let reason = String::from_utf8_lossy(&close.payload[2..]).into_owned();
             let id = reason.strip_prefix("messages are lost; resume from ");
-            let mut again = Ws::open(&server, &since(id.expect("a position")), headers);
-            assert_eq!(again.texts(2), ["2", "3"], "{rule}");
+            let mut resumed = Ws::open(&server, &target_since(id.expect("a position")), headers);
+            assert_eq!(resumed.texts(2), ["2", "3"], "{rule}");
         }
-        let mut ws = Ws::open(&server, &format!("{lost}&envelope=json"), &[]);
+        let mut ws = Ws::open(&server, &format!("{target_before_gap}&envelope=json"), &[]);
         let gap = envelope(&mut ws);
         assert!(gap["gap"].is_string(), "{rule}: {gap}");
         let newest = [envelope(&mut ws), envelope(&mut ws)];
@@ -216,13 +225,13 @@ fn websocket_with_a_too_old_position_gets_a_gap_with_any_rule() {
             ["2", "3"],
             "{rule}"
         );
-        let mut again = Ws::open(
+        let mut resumed = Ws::open(
             &server,
-            &since(gap["id"].as_str().expect("a position")),
+            &target_since(gap["id"].as_str().expect("a position")),
             &[],
         );
-        assert_eq!(again.texts(2), ["2", "3"], "{rule}");
-        let mut ws = Ws::meta(&server, &lost);
+        assert_eq!(resumed.texts(2), ["2", "3"], "{rule}");
+        let mut ws = Ws::meta(&server, &target_before_gap);
         assert_eq!(ws.meta_message().0[0].0, "gap", "{rule}");
     }
 }
@@ -284,12 +293,12 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
     };
     let lag = 120; // more than two kernels' buffers hold, and less than an outbox
     (0..lag).for_each(&mut publish);
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     for number in lag..1_500 {
         publish(number);
         assert_eq!(number_of(&slow.message().payload), number - lag);
     }
-    let grown = server.resident_bytes().saturating_sub(before);
+    let grown = server.resident_bytes().saturating_sub(bytes_before);
     assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");
 }
 
@@ -297,7 +306,9 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
 /// never cut.
 #[test]
 fn close_reason_of_a_gap_has_the_complete_position_or_none() {
-    for (partitions, fits) in [(1, true), (16, true), (64, true), (90, false), (256, false)] {
+    for (partitions, fits_in_close_frame) in
+        [(1, true), (16, true), (64, true), (90, false), (256, false)]
+    {
         let server = Server::with(&format!("partitions = {partitions}\n"));
         for n in 0..20 {
             publish(&server, &format!("a/{n}"), "kept");
@@ -308,10 +319,10 @@ fn close_reason_of_a_gap_has_the_complete_position_or_none() {
         assert_eq!(close.close_code(), Some(4412), "{partitions}");
         let reason = String::from_utf8_lossy(&close.payload[2..]).into_owned();
         let id = reason.split_once("resume from ").map(|(_, id)| id);
-        assert_eq!(id.is_some(), fits, "{partitions}: {reason}");
+        assert_eq!(id.is_some(), fits_in_close_frame, "{partitions}: {reason}");
         if let Some(id) = id {
-            let again = format!("/sub?filter=a/%2B&since={id}");
-            assert_eq!(Ws::open(&server, &again, &[]).texts(20).len(), 20);
+            let resumed = format!("/sub?filter=a/%2B&since={id}");
+            assert_eq!(Ws::open(&server, &resumed, &[]).texts(20).len(), 20);
         } else {
             assert!(reason.ends_with("tells it"), "{reason}");
         }

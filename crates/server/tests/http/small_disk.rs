@@ -43,22 +43,22 @@ fn used_bytes(directory: &Path) -> u64 {
 
 /// Publishes each message in its own topic until the disk is full. Returns the number of answered publishes.
 fn fill(server: &Server) -> usize {
-    let (mut made, mut refused) = (0, 0);
+    let (mut created, mut refused) = (0, 0);
     while refused < REFUSALS {
-        let status = try_publish(server, &format!("t/{made}"), &message(made));
+        let status = try_publish(server, &format!("t/{created}"), &message(created));
         if status == Some(503) {
             refused += 1;
             std::thread::sleep(Duration::from_millis(100));
             continue;
         }
         assert!(is_answered(status), "{status:?}");
-        (made, refused) = (made + 1, 0);
+        (created, refused) = (created + 1, 0);
         assert!(
-            made * MESSAGE_BYTES < (DISK_MIB as usize) << 20,
+            created * MESSAGE_BYTES < (DISK_MIB as usize) << 20,
             "the disk is not full"
         );
     }
-    made
+    created
 }
 
 fn delete(server: &Server, n: usize) {
@@ -71,9 +71,9 @@ fn is_kept(n: usize) -> bool {
 }
 
 /// Checks that each kept topic has its message, and that the deleted ones do not exist.
-fn assert_kept_messages(server: &Server, made: usize) {
+fn assert_kept_messages(server: &Server, created: usize) {
     let mut conn = Conn::open(server);
-    for n in 0..made {
+    for n in 0..created {
         match is_kept(n) {
             true => {
                 let mut stream = Stream::open(server, &format!("/sub/t/{n}?since=oldest"), &[]);
@@ -99,8 +99,8 @@ fn disk_filled_by_the_log_is_freed_after_deletes() {
         )
     };
     let mut server = Server::with(&settings(""));
-    let made = fill(&server);
-    (0..made)
+    let created = fill(&server);
+    (0..created)
         .filter(|n| !is_kept(*n))
         .for_each(|n| delete(&server, n));
     eventually("room", || {
@@ -109,13 +109,13 @@ fn disk_filled_by_the_log_is_freed_after_deletes() {
     // The stop fails unless it saves everything.
     server.stop();
     server = Server::with(&settings(""));
-    assert_kept_messages(&server, made);
+    assert_kept_messages(&server, created);
     server.kill();
     // Without this, two segments of deleted messages may stay, because a checkpoint is not worth its work for less.
     server = Server::with(&settings("erase_within_s = 2\n"));
-    assert_kept_messages(&server, made);
+    assert_kept_messages(&server, created);
     assert_eq!(numbers(&server, "new", 0), [0]);
-    (0..made)
+    (0..created)
         .filter(|n| is_kept(*n))
         .for_each(|n| delete(&server, n));
     until("room on the disk", || {

@@ -53,7 +53,7 @@ fn only_a_request_that_accepts_event_streams_gets_one() {
 
 /// Libraries such as fetch-event-source and httpx-sse end an event at every empty line.
 #[test]
-fn no_empty_line_ends_anything_but_an_event() {
+fn only_events_end_with_an_empty_line() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     for target in [
         "/sub/news",
@@ -62,10 +62,12 @@ fn no_empty_line_ends_anything_but_an_event() {
         "/sub/news?envelope=json",
     ] {
         let mut stream = Stream::open(&server, target, &[]);
-        let begun = String::from_utf8([stream.conn.chunk(), stream.conn.chunk()].concat());
-        let begun = begun.expect("text");
-        let id = begun.strip_prefix(":\nretry: 2000\nid: ").expect("an id");
-        assert!(id.ends_with('\n') && !id.contains("\n\n"), "{begun:?}");
+        let beginning = String::from_utf8([stream.conn.chunk(), stream.conn.chunk()].concat());
+        let beginning = beginning.expect("text");
+        let id = beginning
+            .strip_prefix(":\nretry: 2000\nid: ")
+            .expect("an id");
+        assert!(id.ends_with('\n') && !id.contains("\n\n"), "{beginning:?}");
         publish(&server, "news", "x");
         let block = stream.block().expect("an event");
         let event = block.event.expect("no block came before it");
@@ -90,14 +92,16 @@ fn an_event_source_has_a_position_before_the_first_message() {
             "/sub?filter=news/%23",
         ] {
             let mut stream = Stream::open(&server, target, &[header]);
-            let begun = [stream.conn.chunk(), stream.conn.chunk()].concat();
-            let begun = String::from_utf8(begun).expect("text");
-            let id = begun.strip_prefix(":\nretry: 2000\nid: ").expect("an id");
+            let beginning = [stream.conn.chunk(), stream.conn.chunk()].concat();
+            let beginning = String::from_utf8(beginning).expect("text");
+            let id = beginning
+                .strip_prefix(":\nretry: 2000\nid: ")
+                .expect("an id");
             let id = id.strip_suffix("\n\n").expect("a block");
             drop(stream);
             publish(&server, "news", "missed");
-            let mut again = Stream::open(&server, target, &[header, ("Last-Event-ID", id)]);
-            assert_eq!(again.data(1), ["missed"], "{target}");
+            let mut resumed = Stream::open(&server, target, &[header, ("Last-Event-ID", id)]);
+            assert_eq!(resumed.data(1), ["missed"], "{target}");
         }
     }
 }
@@ -107,12 +111,12 @@ fn stream_without_a_position_is_live() {
     let server = Server::start();
     publish(&server, "news", "one");
     publish(&server, "news", "two");
-    let mut live = Stream::open(&server, "/sub/news", &[]);
+    let mut live_only = Stream::open(&server, "/sub/news", &[]);
     let mut oldest = Stream::open(&server, "/sub/news?since=oldest", &[]);
     let mut newest = Stream::open(&server, "/sub/news?since=-1", &[]);
     server.await_subscribers("news", 3);
     publish(&server, "news", "three");
-    assert_eq!(live.data(1), ["three"]);
+    assert_eq!(live_only.data(1), ["three"]);
     assert_eq!(oldest.data(3), ["one", "two", "three"]);
     assert_eq!(newest.data(2), ["two", "three"]);
 }
@@ -140,8 +144,8 @@ fn last_event_id_resumes_after_its_message() {
         // An event source that reconnects sends its URL again.
         for query in ["since=oldest", "since=live", "since=-1"] {
             let target = format!("/sub/news?{query}");
-            let mut again = Stream::open(&server, &target, &[("Last-Event-ID", &event.id)]);
-            assert_eq!(again.data(expected.len()), expected, "{query}");
+            let mut resumed = Stream::open(&server, &target, &[("Last-Event-ID", &event.id)]);
+            assert_eq!(resumed.data(expected.len()), expected, "{query}");
         }
         let mut by_query = Stream::open(
             &server,
@@ -237,12 +241,12 @@ fn id_is_the_last_line_of_its_event() {
     );
     let long = "line\n".repeat(50_000);
     let binary = ("Content-Type", "application/octet-stream");
-    let named = ("X-EventSource-Event", "tick");
+    let with_name = ("X-EventSource-Event", "tick");
     for (headers, body) in [
         (&[][..], &b"one"[..]),
-        (&[named], b"two\nlines"),
+        (&[with_name], b"two\nlines"),
         (&[binary], &[0xff; 9]),
-        (&[named], long.as_bytes()),
+        (&[with_name], long.as_bytes()),
         (&[binary], &[0xfe; 200_000]),
     ] {
         for topic in ["/pub/news", "/pub/short"] {
@@ -264,8 +268,9 @@ fn id_is_the_last_line_of_its_event() {
         ));
         assert_eq!(conn.head().status, 200, "{target}");
         let mut text = Vec::new();
-        let ends = |text: &[u8]| text.windows(2).filter(|two| *two == b"\n\n").count();
-        while ends(&text) < count {
+        let count_events =
+            |text: &[u8]| text.windows(2).filter(|window| *window == b"\n\n").count();
+        while count_events(&text) < count {
             text.extend(conn.exactly(1));
             text.extend(conn.take());
         }
@@ -274,8 +279,8 @@ fn id_is_the_last_line_of_its_event() {
             let last = event.lines().next_back().expect("a line");
             assert!(last.starts_with("id: "), "{target}: {last:.40}");
             // Only the position before the first message has an id without data.
-            let begun = event.find("data: ").expect("data");
-            assert_eq!(event[begun..].matches("\nid: ").count(), 1, "{target}");
+            let beginning = event.find("data: ").expect("data");
+            assert_eq!(event[beginning..].matches("\nid: ").count(), 1, "{target}");
         }
     }
 }
@@ -329,18 +334,21 @@ fn streamed_answer_survives_a_lost_connection_with_default_settings() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/answer", &[]);
     let mut conn = Conn::open(&server);
-    let mut say = |range: std::ops::Range<u32>| {
+    let mut publish_tokens = |range: std::ops::Range<u32>| {
         for n in range {
             conn.request("POST", "/pub/answer", &[], format!("token {n}"));
         }
     };
-    say(0..5);
-    let before = stream.data(4);
+    publish_tokens(0..5);
+    let first_part = stream.data(4);
     let last = stream.event().expect("an event");
     drop(stream);
-    say(5..1_500);
-    let mut again = Stream::open(&server, "/sub/answer", &[("Last-Event-ID", &last.id)]);
-    let after = again.data(1_495);
+    publish_tokens(5..1_500);
+    let mut resumed = Stream::open(&server, "/sub/answer", &[("Last-Event-ID", &last.id)]);
+    let second_part = resumed.data(1_495);
     let expected: Vec<String> = (0..1_500).map(|n| format!("token {n}")).collect();
-    assert_eq!([before, vec![last.data], after].concat(), expected);
+    assert_eq!(
+        [first_part, vec![last.data], second_part].concat(),
+        expected
+    );
 }

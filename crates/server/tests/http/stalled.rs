@@ -23,8 +23,13 @@ const FIXED_BYTES: u64 = 24 << 20;
 struct Stalled(Child);
 
 impl Stalled {
-    /// Subscribes `count` clients over `protocol`, and then suspends them. The topic has `before` subscribers already.
-    fn crowd(server: &Server, protocol: &str, count: u64, before: u64) -> Stalled {
+    /// Subscribes `count` clients over `protocol`, and then suspends them. The topic has `subscribers_before` subscribers already.
+    fn subscribe_and_suspend(
+        server: &Server,
+        protocol: &str,
+        count: u64,
+        subscribers_before: u64,
+    ) -> Stalled {
         let tool = Command::new(bench_program())
             .args(["subscribe", "--quiet", "--topics", "news"])
             .args(["--receive-buffer", "2048", "--protocol", protocol])
@@ -35,7 +40,7 @@ impl Stalled {
             .stderr(Stdio::null())
             .spawn();
         let stalled = Stalled(tool.expect("the load tool starts"));
-        server.await_subscribers("news", before + count);
+        server.await_subscribers("news", subscribers_before + count);
         let stop = Command::new("kill")
             .args(["-STOP", &stalled.0.id().to_string()])
             .status();
@@ -55,7 +60,7 @@ impl Drop for Stalled {
 /// the highest memory.
 fn flood(server: &Server, healthy: &mut (Ws, Stream), round: usize, messages: usize) -> u64 {
     let mut publisher = Conn::open(server);
-    let mut most = 0;
+    let mut bytes_max = 0;
     for number in 0..messages {
         let text = format!("{round:03}{number:06}{}", "x".repeat(MESSAGE_BYTES - 9));
         let response = publisher.request("POST", "/pub/news", &[], &text);
@@ -64,9 +69,9 @@ fn flood(server: &Server, healthy: &mut (Ws, Stream), round: usize, messages: us
         assert_eq!((frame.opcode(), frame.text()), (TEXT, text.clone()));
         let event = healthy.1.event().expect("the stream goes on");
         assert_eq!((event.kind.as_str(), event.data), ("message", text));
-        most = most.max(server.resident_bytes());
+        bytes_max = bytes_max.max(server.resident_bytes());
     }
-    most
+    bytes_max
 }
 
 /// `messages` must be several times what the sockets of the crowd hold. On the loopback the kernel lets a send buffer grow to about 4 MB,
@@ -82,14 +87,14 @@ fn run(crowd: u64, messages: usize) {
         Stream::open(&server, "/sub/news", &[]),
     );
     server.await_subscribers("news", 2);
-    let before = server.resident_bytes();
+    let bytes_before = server.resident_bytes();
     let bound = crowd * CONNECTION_BYTES + FIXED_BYTES;
     let offered = crowd * (messages * MESSAGE_BYTES) as u64;
     assert!(bound < offered / 4, "the bound could not fail");
     for round in 0..2 {
-        let sockets = Stalled::crowd(&server, "ws", crowd / 2, 2);
-        let streams = Stalled::crowd(&server, "sse", crowd / 2, 2 + crowd / 2);
-        let grown = flood(&server, &mut healthy, round, messages).saturating_sub(before);
+        let sockets = Stalled::subscribe_and_suspend(&server, "ws", crowd / 2, 2);
+        let streams = Stalled::subscribe_and_suspend(&server, "sse", crowd / 2, 2 + crowd / 2);
+        let grown = flood(&server, &mut healthy, round, messages).saturating_sub(bytes_before);
         assert!(
             grown < bound,
             "{crowd} that do not read: {grown} bytes in round {round}, at most {bound}"

@@ -9,7 +9,7 @@ use std::process::Command;
 fn malformed_request_is_400_and_closes_the_connection() {
     let server = Server::start();
     let chunked = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for text in [
         // Requests against RFC 9112 sections 3.2, 7.1.1 and 7.1.2.
         "GET /pub/a HTTP/1.1\r\nHost:\r\n\r\n".to_string(),
@@ -22,10 +22,10 @@ fn malformed_request_is_400_and_closes_the_connection() {
         conn.send(&text);
         let outcome = attempt(|| (conn.response().status, conn.ends()));
         if outcome != Some((400, true)) {
-            wrong.push(format!("{text:?}: {outcome:?}"));
+            failures.push(format!("{text:?}: {outcome:?}"));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
 }
 

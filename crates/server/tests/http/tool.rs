@@ -19,8 +19,8 @@ fn sub(server: &Server, args: &[&str]) -> Child {
 
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
-    let sent = Command::new("kill").args(["-s", name, &id]).status();
-    assert!(sent.expect("kill").success());
+    let result = Command::new("kill").args(["-s", name, &id]).status();
+    assert!(result.expect("kill").success());
 }
 
 fn stdout_and_stderr(output: &Output) -> (&str, &str) {
@@ -140,15 +140,15 @@ fn history_prints_the_kept_messages_and_exits() {
     // The history is longer than one page.
     let whole_history = history(&["long/a b"]);
     assert_eq!(stdout_and_stderr(&whole_history), (&lines(0..300)[..], ""));
-    let some = history(&["long/a b", "--since", "-200", "--limit", "150"]);
-    assert_eq!(stdout_and_stderr(&some), (&lines(100..250)[..], ""));
+    let output = history(&["long/a b", "--since", "-200", "--limit", "150"]);
+    assert_eq!(stdout_and_stderr(&output), (&lines(100..250)[..], ""));
     // The newest messages, also over two pages.
     let newest = history(&["long/a b", "--limit", "200"]);
     assert_eq!(stdout_and_stderr(&newest), (&lines(100..300)[..], ""));
     let oldest = history(&["long/a b", "--since", "oldest", "-n", "2"]);
     assert_eq!(stdout_and_stderr(&oldest), (&lines(0..2)[..], ""));
-    let one = history(&["long/a b", "--limit", "1", "--json"]);
-    let message: serde_json::Value = serde_json::from_slice(&one.stdout).expect("JSON");
+    let output = history(&["long/a b", "--limit", "1", "--json"]);
+    let message: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(
         (&message["data"], &message["topic"]),
         (&"299".into(), &"long/a b".into())
@@ -157,17 +157,17 @@ fn history_prints_the_kept_messages_and_exits() {
         message["id"].is_string() && message["time"].is_number(),
         "{message}"
     );
-    let none = history(&["other"]);
-    assert_eq!(none.status.code(), Some(0));
+    let output = history(&["other"]);
+    assert_eq!(output.status.code(), Some(0));
     assert_eq!(
-        stdout_and_stderr(&none),
+        stdout_and_stderr(&output),
         ("", "crore: no messages of `other` are kept\n")
     );
-    let bad = history(&["a", "--since", "not-1"]);
-    assert_eq!(bad.status.code(), Some(1));
+    let output = history(&["a", "--since", "not-1"]);
+    assert_eq!(output.status.code(), Some(1));
     assert!(
-        stdout_and_stderr(&bad).1.contains("since="),
+        stdout_and_stderr(&output).1.contains("since="),
         "{:?}",
-        stdout_and_stderr(&bad)
+        stdout_and_stderr(&output)
     );
 }

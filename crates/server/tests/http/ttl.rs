@@ -31,15 +31,19 @@ fn expired_message_is_not_sent_and_does_not_count_as_missed() {
     let answer = once(&server, "POST", "/pub", &ndjson, &batch);
     assert_eq!(answer.json()["published"], 2);
     let messages = ["zero", "short", "long", "short too", "in a batch"];
-    let mut early = Ws::open(&server, "/sub/news?since=oldest", &[]);
-    assert_eq!(early.texts(5), messages, "until then they are kept");
+    let mut early_reader = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(early_reader.texts(5), messages, "until then they are kept");
     server.await_kept("news", 2);
     server.await_kept("gone", 0);
-    let left = ["zero", "long"];
+    let expected = ["zero", "long"];
     let mut ws = Ws::open(&server, "/sub/news?since=oldest", &[]);
-    assert_eq!(ws.texts(2), left);
-    let mut two = Ws::open(&server, "/sub/news?since=-2", &[]);
-    assert_eq!(two.texts(2), left, "the newest two of those that are left");
+    assert_eq!(ws.texts(2), expected);
+    let mut newest_two = Ws::open(&server, "/sub/news?since=-2", &[]);
+    assert_eq!(
+        newest_two.texts(2),
+        expected,
+        "the newest two of those that are left"
+    );
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &position)]);
     assert_eq!(stream.event().expect("an event").kind, "message");
     let tag = [("If-None-Match", &position[..])];
@@ -47,7 +51,7 @@ fn expired_message_is_not_sent_and_does_not_count_as_missed() {
     assert_eq!((polled.text(), polled.header("crore-gap")), ("long", None));
     server.await_subscribers("news", 4);
     publish(&server, "news", "next");
-    for ws in [&mut early, &mut ws, &mut two] {
+    for ws in [&mut early_reader, &mut ws, &mut newest_two] {
         assert_eq!(ws.texts(1), ["next"]);
     }
     assert_eq!(stream.data(1), ["next"]);
@@ -69,8 +73,8 @@ fn expiry_of_all_messages_is_no_gap() {
     assert_eq!(data, b"three", "{lines:?}");
     let event = stream.event().expect("an event");
     assert_eq!((&event.kind[..], &event.data[..]), ("message", "three"));
-    let again = Ws::meta(&server, &target).meta_message();
-    assert_eq!(again.1, b"three", "{:?}", again.0);
+    let message = Ws::meta(&server, &target).meta_message();
+    assert_eq!(message.1, b"three", "{:?}", message.0);
 }
 
 #[test]
@@ -83,9 +87,9 @@ fn shorter_time_of_rule_and_message_counts() {
     ws.send(FIN | TEXT, "by a frame");
     assert_eq!(ws.texts(1), ["by a frame"]);
     server.await_kept("news", 0);
-    let mut late = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    let mut late_reader = Ws::open(&server, "/sub/news?since=oldest", &[]);
     publish(&server, "news", "new");
-    assert_eq!(late.texts(1), ["new"]);
+    assert_eq!(late_reader.texts(1), ["new"]);
 }
 
 #[test]
@@ -97,10 +101,10 @@ fn message_with_a_time_of_zero_reaches_only_present_subscribers() {
     publish_for(&server, "news", 0, "removed");
     assert_eq!(ws.texts(1), ["removed"]);
     // The message replaced the value before it, so the late subscriber gets neither.
-    let mut late = Ws::open(&server, "/sub/news", &[]);
+    let mut late_reader = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 2);
     publish(&server, "news", "again");
-    assert_eq!(late.texts(1), ["again"]);
+    assert_eq!(late_reader.texts(1), ["again"]);
 }
 
 #[test]

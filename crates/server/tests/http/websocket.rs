@@ -52,13 +52,16 @@ fn handshake_follows_rfc_6455() {
         &[("Sec-WebSocket-Protocol", "chat, superchat")],
     );
     assert_eq!(unknown.head.header("sec-websocket-protocol"), None);
-    let among = Ws::open(
+    let offered_with_others = Ws::open(
         &server,
         "/sub/news",
         &[("Sec-WebSocket-Protocol", "chat, ws+meta.nchan")],
     );
     assert_eq!(
-        among.head.header("sec-websocket-protocol").as_deref(),
+        offered_with_others
+            .head
+            .header("sec-websocket-protocol")
+            .as_deref(),
         Some("ws+meta.nchan")
     );
 }
@@ -66,19 +69,20 @@ fn handshake_follows_rfc_6455() {
 #[test]
 fn a_wrong_handshake_is_refused_in_http() {
     let server = Server::start();
-    let without = |name: &str| {
+    let without_header = |name: &str| {
         handshake(&[])
             .into_iter()
             .filter(|(other, _)| *other != name)
             .collect::<Vec<_>>()
     };
-    let with =
-        |name: &'static str, value: &'static str| [without(name), vec![(name, value)]].concat();
+    let with_header = |name: &'static str, value: &'static str| {
+        [without_header(name), vec![(name, value)]].concat()
+    };
     for headers in [
-        without("Sec-WebSocket-Key"),
-        with("Sec-WebSocket-Key", "short"),
-        with("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ"),
-        with(
+        without_header("Sec-WebSocket-Key"),
+        with_header("Sec-WebSocket-Key", "short"),
+        with_header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ"),
+        with_header(
             "Sec-WebSocket-Key",
             "dGhlIHNhbXBsZSBub25jZSBpcyB0b28gbG9uZw==",
         ),
@@ -93,7 +97,7 @@ fn a_wrong_handshake_is_refused_in_http() {
         assert_eq!(conn.head().status, 400, "{headers:?}");
     }
     for version in ["8", "12", "14", "x"] {
-        let headers = with("Sec-WebSocket-Version", version);
+        let headers = with_header("Sec-WebSocket-Version", version);
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/sub/news", &headers, "");
         let head = conn.head();
@@ -182,8 +186,12 @@ fn position_resumes_after_its_message() {
     for (number, id) in ids.iter().enumerate() {
         let expected: Vec<String> = (number + 1..6).map(|number| number.to_string()).collect();
         for query in ["since", "last_event_id"] {
-            let mut again = Ws::open(&server, &format!("/sub/news?{query}={id}"), &[]);
-            assert_eq!(again.texts(expected.len()), expected, "{query} of {number}");
+            let mut resumed = Ws::open(&server, &format!("/sub/news?{query}={id}"), &[]);
+            assert_eq!(
+                resumed.texts(expected.len()),
+                expected,
+                "{query} of {number}"
+            );
         }
     }
     let mut oldest = Ws::open(&server, "/sub/news?since=oldest", &[]);
@@ -207,9 +215,9 @@ fn first_envelope_has_the_position_before_the_first_message() {
     ] {
         let topic = if target.contains("old") { "old" } else { "new" };
         let mut ws = Ws::open(&server, target, &[]);
-        let begun = object(&mut ws);
-        let id = begun["id"].as_str().expect("a position").to_string();
-        assert_eq!(begun, json!({ "id": id }), "{target}");
+        let beginning = object(&mut ws);
+        let id = beginning["id"].as_str().expect("a position").to_string();
+        assert_eq!(beginning, json!({ "id": id }), "{target}");
         // The client is cut off before its first message, and resumes with the position of the first object.
         drop(ws);
         let data = format!("missed by {target}");
@@ -419,21 +427,21 @@ fn a_close_is_answered_with_its_code() {
 #[test]
 fn silent_client_gets_pings_and_is_closed_if_it_does_not_answer() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
-    let mut deaf = Ws::open(&server, "/sub/news", &[]);
-    let mut alive = Ws::open(&server, "/sub/news", &[]);
-    assert_eq!(deaf.frame().opcode(), PING);
-    let ping = alive.frame();
+    let mut silent_client = Ws::open(&server, "/sub/news", &[]);
+    let mut answering_client = Ws::open(&server, "/sub/news", &[]);
+    assert_eq!(silent_client.frame().opcode(), PING);
+    let ping = answering_client.frame();
     assert_eq!(ping.opcode(), PING);
-    alive.send(FIN | PONG, &ping.payload);
-    assert_eq!(deaf.frame().opcode(), PING);
+    answering_client.send(FIN | PONG, &ping.payload);
+    assert_eq!(silent_client.frame().opcode(), PING);
     // After the third interval without a pong the server ends the connection, with or without a Close frame.
-    let ended = deaf.conn.fill();
-    assert!(ended == 0 || deaf.conn.take()[0] == FIN | CLOSE);
-    let mut next = alive.frame();
+    let read = silent_client.conn.fill();
+    assert!(read == 0 || silent_client.conn.take()[0] == FIN | CLOSE);
+    let mut next = answering_client.frame();
     while next.opcode() == PING {
-        alive.send(FIN | PONG, &next.payload);
+        answering_client.send(FIN | PONG, &next.payload);
         publish(&server, "news", "still here");
-        next = alive.frame();
+        next = answering_client.frame();
     }
     assert_eq!(next.text(), "still here");
 }

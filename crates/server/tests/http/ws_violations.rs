@@ -101,19 +101,19 @@ fn each_violation_closes_with_its_code_and_harms_no_other_client() {
     let server = Server::start();
     let mut neighbour = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (name, bytes, code) in violations() {
         let mut ws = Ws::open(&server, "/pub/other", &[]);
         ws.conn.send(bytes);
         let outcome = attempt(|| (ws.frame(), ws.conn.ends()));
-        let right = outcome.as_ref().is_some_and(|(frame, ends)| {
+        let is_right = outcome.as_ref().is_some_and(|(frame, ends)| {
             frame.opcode() == CLOSE && frame.close_code() == Some(code) && *ends
         });
-        if !right {
-            wrong.push(format!("{name}: {outcome:?} and not {code} and the end"));
+        if !is_right {
+            failures.push(format!("{name}: {outcome:?} and not {code} and the end"));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     neighbour.send(FIN | TEXT, "undisturbed");
     assert_eq!(neighbour.message().text(), "undisturbed");
 }

@@ -60,7 +60,7 @@ struct Deliveries {
     /// Number of received messages of QoS 2 that the server has not released yet.
     unreleased: usize,
     /// Whether an UNSUBACK has arrived.
-    unsubscribed: bool,
+    is_unsubscribed: bool,
 }
 
 impl Deliveries {
@@ -88,13 +88,13 @@ impl Deliveries {
                 conn.acknowledge(PubComp, ack.packet_id.get());
                 self.unreleased -= 1;
             }
-            Packet::UnsubAck(_) => self.unsubscribed = true,
+            Packet::UnsubAck(_) => self.is_unsubscribed = true,
             other => panic!("{other:?} came"),
         }
     }
 
     /// Receives packets until each of these messages has arrived, and the server has released all of QoS 2.
-    fn take_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
+    fn receive_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
         let has_all = |copies_by_number: &BTreeMap<u16, _>| {
             numbers.clone().all(|n| copies_by_number.contains_key(&n))
         };
@@ -104,7 +104,7 @@ impl Deliveries {
     }
 
     /// Checks that each message was received once, in the order of its topic, with all matching identifiers and the highest granted QoS.
-    fn check(&self, numbers: std::ops::Range<u16>) {
+    fn assert_each_once(&self, numbers: std::ops::Range<u16>) {
         let copies_by_number = &self.copies_by_number;
         assert!(
             copies_by_number.keys().copied().eq(numbers),
@@ -131,7 +131,7 @@ impl Deliveries {
 impl Deliveries {
     /// Checks the copies that a client received, some before and some after its subscription to `ended_filter` was removed. Messages up to number 80 were published
     /// before that, later ones after it.
-    fn check_without(&self, ended_filter: &str, matched: &[u16]) {
+    fn assert_deliveries_around_end(&self, ended_filter: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
             let (copies, complete) = (&self.copies_by_number[number], (qos, identifiers.to_vec()));
@@ -171,10 +171,10 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let mut taken = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     // These messages make the subscriptions' positions differ: each has the offset of its own last message.
     publish(&mut publisher, 1..10);
-    taken.take_until(&mut conn, 1..10);
+    deliveries.receive_until(&mut conn, 1..10);
     let mut next = 10;
     for _ in 0..3 {
         conn.leave();
@@ -184,16 +184,16 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
         conn = resumed;
         // The client is still behind when live messages come. It reads everything before it leaves and connects again.
         for _ in 0..30 {
-            taken.receive(&mut conn);
+            deliveries.receive(&mut conn);
         }
         publish(&mut publisher, next + 40..next + 60);
-        taken.take_until(&mut conn, next..next + 60);
+        deliveries.receive_until(&mut conn, next..next + 60);
         next += 60;
     }
     for (topic, ..) in TOPICS {
         conn.expect_only_from(&mut publisher, topic);
     }
-    taken.check(1..next);
+    deliveries.assert_each_once(1..next);
 }
 
 #[test]
@@ -205,17 +205,17 @@ fn connected_client_that_fell_behind_gets_each_message_once() {
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let mut taken = Deliveries::default();
+    let mut deliveries = Deliveries::default();
     let mut next = 1;
     for _ in 0..4 {
         publish(&mut publisher, next..next + 30);
-        taken.take_until(&mut conn, next..next + 30);
+        deliveries.receive_until(&mut conn, next..next + 30);
         next += 30;
     }
     for (topic, ..) in TOPICS {
         conn.expect_only_from(&mut publisher, topic);
     }
-    taken.check(1..next);
+    deliveries.assert_each_once(1..next);
 }
 
 /// The delivery of a message after the filter `ended_filter` has ended: the identifiers of the remaining subscriptions that match, and their
@@ -250,34 +250,34 @@ fn other_matching_subscriptions_lose_nothing_when_one_is_removed() {
         publish(&mut publisher, 1..81);
         let (mut conn, present) = open(&broker, &client);
         assert!(present);
-        let mut taken = Deliveries::default();
+        let mut deliveries = Deliveries::default();
         for _ in 0..10 {
-            taken.receive(&mut conn);
+            deliveries.receive(&mut conn);
         }
         conn.write(|out| {
             let filters = std::iter::once(ended_filter);
             encode::unsubscribe(out, Version::V5, id(50), &Properties::default(), filters);
         });
-        while !taken.unsubscribed {
-            taken.receive(&mut conn);
+        while !deliveries.is_unsubscribed {
+            deliveries.receive(&mut conn);
         }
         publish(&mut publisher, 81..101);
         let matched: Vec<u16> = (1..101)
             .filter(|n| delivery_after_end(ended_filter, *n).is_some())
             .collect();
-        while taken.unreleased > 0
+        while deliveries.unreleased > 0
             || !matched
                 .iter()
-                .all(|n| taken.copies_by_number.contains_key(n))
+                .all(|n| deliveries.copies_by_number.contains_key(n))
         {
-            taken.receive(&mut conn);
+            deliveries.receive(&mut conn);
         }
         for (n, (topic, ..)) in (0..).zip(TOPICS) {
             if delivery_after_end(ended_filter, n).is_some() {
                 conn.expect_only_from(&mut publisher, topic);
             }
         }
-        taken.check_without(ended_filter, &matched);
+        deliveries.assert_deliveries_around_end(ended_filter, &matched);
         publisher.leave();
     }
 }

@@ -13,9 +13,9 @@ fn large() -> Vec<u8> {
 
 #[test]
 fn curl_publishes_and_reads_back_with_every_version_and_cipher() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
-    let body = file(&all, "large", &large());
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
+    let body = file(&certificates, "large", &large());
     let body = format!("@{body}");
     let ciphers = [
         ("1.3", "--tls13-ciphers", "TLS_AES_128_GCM_SHA256"),
@@ -26,10 +26,10 @@ fn curl_publishes_and_reads_back_with_every_version_and_cipher() {
         ("1.2", "--ciphers", "ECDHE-ECDSA-CHACHA20-POLY1305"),
     ];
     for (n, (version, flag, cipher)) in ciphers.into_iter().enumerate() {
-        let how = ["--tls-max", version, flag, cipher];
+        let arguments = ["--tls-max", version, flag, cipher];
         let topic = format!("/t{n}");
         let publish = [
-            &how[..],
+            &arguments[..],
             &[
                 "--data-binary",
                 &body,
@@ -39,37 +39,42 @@ fn curl_publishes_and_reads_back_with_every_version_and_cipher() {
                 "%{http_code}",
             ],
         ];
-        let status = curl(&server, &all, &format!("/pub{topic}"), &publish.concat());
+        let status = curl(
+            &server,
+            &certificates,
+            &format!("/pub{topic}"),
+            &publish.concat(),
+        );
         assert_eq!(status, b"202", "{cipher}");
-        let read = curl(&server, &all, &format!("/sub{topic}"), &how);
+        let read = curl(&server, &certificates, &format!("/sub{topic}"), &arguments);
         assert!(read == large(), "{cipher}: {} bytes", read.len());
     }
 }
 
 #[test]
 fn plain_clients_share_the_port() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
     let url = server.url("/pub/a");
     assert!(
         run("curl", &["-sS", "-d", "plain", &url], b"")
             .status
             .success()
     );
-    assert_eq!(curl(&server, &all, "/sub/a", &[]), b"plain");
+    assert_eq!(curl(&server, &certificates, "/sub/a", &[]), b"plain");
 }
 
 #[test]
 fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings("[http]\nh2 = false\n"));
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings("[http]\nh2 = false\n"));
     for (offered, answer) in [
         ("http/1.1", "ALPN protocol: http/1.1"),
         ("mqtt", "ALPN protocol: mqtt"),
         ("h2,http/1.1", "ALPN protocol: http/1.1"),
         ("h2", "no application protocol"),
     ] {
-        let program_output = s_client(&server, &all, &["-alpn", offered], b"");
+        let program_output = s_client(&server, &certificates, &["-alpn", offered], b"");
         assert!(
             program_output.contains(answer),
             "{offered}: {program_output}"
@@ -79,33 +84,33 @@ fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
 
 #[test]
 fn browsers_may_choose_http2_by_default() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
     for (offered, answer) in [
         ("h2,http/1.1", "ALPN protocol: h2"),
         ("h2", "ALPN protocol: h2"),
         ("http/1.1", "ALPN protocol: http/1.1"),
         ("mqtt", "ALPN protocol: mqtt"),
     ] {
-        let program_output = s_client(&server, &all, &["-alpn", offered], b"");
+        let program_output = s_client(&server, &certificates, &["-alpn", offered], b"");
         assert!(
             program_output.contains(answer),
             "{offered}: {program_output}"
         );
     }
-    let body = file(&all, "large", &large());
+    let body = file(&certificates, "large", &large());
     let body = format!("@{body}");
-    let how = [
+    let arguments = [
         "--http2",
         "-o",
         "/dev/null",
         "-w",
         "%{http_version} %{http_code}",
     ];
-    let publish = [&how[..], &["--data-binary", &body]].concat();
-    let program_output = curl(&server, &all, "/pub/news", &publish);
+    let publish = [&arguments[..], &["--data-binary", &body]].concat();
+    let program_output = curl(&server, &certificates, "/pub/news", &publish);
     assert_eq!(String::from_utf8_lossy(&program_output), "2 202");
-    let read = curl(&server, &all, "/sub/news", &["--http2"]);
+    let read = curl(&server, &certificates, "/sub/news", &["--http2"]);
     assert!(read == large(), "{} bytes", read.len());
     // Without TLS the port speaks HTTP/1.1 only, unless another setting says so.
     let plain = ["-s", "--http2-prior-knowledge", &server.url("/sub/news")];
@@ -114,19 +119,19 @@ fn browsers_may_choose_http2_by_default() {
 
 #[test]
 fn openssl_resumes_with_a_ticket_in_both_versions() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
     let request = format!(
         "POST /pub/x HTTP/1.1\r\nHost: {}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx",
         server.address()
     );
     for version in ["-tls1_2", "-tls1_3"] {
-        let session = all.path("session");
+        let session = certificates.path("session");
         let first = [version, "-ign_eof", "-sess_out", &session];
-        let program_output = s_client(&server, &all, &first, request.as_bytes());
+        let program_output = s_client(&server, &certificates, &first, request.as_bytes());
         assert!(program_output.contains("New, TLS"), "{program_output}");
-        let again = [version, "-ign_eof", "-sess_in", &session];
-        let program_output = s_client(&server, &all, &again, request.as_bytes());
+        let resumed = [version, "-ign_eof", "-sess_in", &session];
+        let program_output = s_client(&server, &certificates, &resumed, request.as_bytes());
         assert!(
             program_output.contains("Reused, TLS"),
             "{version}: {program_output}"
@@ -140,19 +145,19 @@ fn openssl_resumes_with_a_ticket_in_both_versions() {
 
 #[test]
 fn openssl_updates_its_keys_and_goes_on() {
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
-    let mut client = Interactive::start(&server, &all, "-tls1_3");
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
+    let mut client = Interactive::start(&server, &certificates, "-tls1_3");
     // To `openssl s_client`, `K` means new keys for both sides, and `k` a new key for its own side.
     for order in ["K\n", "k\n"] {
-        client.say(order, "KEYUPDATE");
+        client.type_line(order, "KEYUPDATE");
         let request = format!(
             "POST /pub/keys HTTP/1.1\nHost: {}\nContent-Length: 5\n\nhello",
             server.address()
         );
-        client.say(&request, "HTTP/1.1 202");
+        client.type_line(&request, "HTTP/1.1 202");
     }
-    assert_eq!(curl(&server, &all, "/sub/keys", &[]), b"hello");
+    assert_eq!(curl(&server, &certificates, "/sub/keys", &[]), b"hello");
 }
 
 #[test]
@@ -160,9 +165,12 @@ fn mosquitto_and_python_meet_over_tls() {
     if !has("mosquitto_sub") || !has("python3") {
         return;
     }
-    let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
-    let (port, root) = (server.address().port().to_string(), all.path("ca.pem"));
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.settings(""));
+    let (port, root) = (
+        server.address().port().to_string(),
+        certificates.path("ca.pem"),
+    );
     let fixed = [
         "-h",
         "localhost",
@@ -194,21 +202,21 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
         String::from_utf8_lossy(&program_output.stdout).trim(),
         "TLSv1.3 201"
     );
-    let heard = await_output(subscriber);
+    let output = await_output(subscriber);
     assert_eq!(
-        String::from_utf8_lossy(&heard.stdout),
+        String::from_utf8_lossy(&output.stdout),
         "from mosquitto\nfrom python\n"
     );
 }
 
 #[test]
 fn the_log_says_which_ports_speak_what() {
-    let all = Certificates::new();
+    let certificates = Certificates::new();
     for (settings, spoken) in [
         (String::new(), "http://ADDR"),
-        (all.settings(""), "http://ADDR and https://ADDR"),
+        (certificates.settings(""), "http://ADDR and https://ADDR"),
         (
-            all.settings("required = true"),
+            certificates.settings("required = true"),
             "https://ADDR (tls.required is on: TLS only)",
         ),
     ] {

@@ -23,9 +23,9 @@ fn header(client: u8) -> Vec<u8> {
     [&fixed[..], &addresses].concat()
 }
 
-fn config(all: &Certificates) -> Arc<ClientConfig> {
+fn config(certificates: &Certificates) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    let root = CertificateDer::from_pem_file(all.path("ca.pem")).expect("PEM");
+    let root = CertificateDer::from_pem_file(certificates.path("ca.pem")).expect("PEM");
     roots.add(root).expect("a root");
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -35,21 +35,24 @@ fn config(all: &Certificates) -> Arc<ClientConfig> {
     Arc::new(config.with_no_client_auth())
 }
 
-fn settings(all: &Certificates, extra_settings: &str) -> String {
+fn settings(certificates: &Certificates, extra_settings: &str) -> String {
     let http = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']";
     let limits = "[limits]\nconnections_per_address_max = 2";
-    format!("{http}\n{limits}\n{}", all.settings(extra_settings))
+    format!(
+        "{http}\n{limits}\n{}",
+        certificates.settings(extra_settings)
+    )
 }
 
-/// The status of a request over TLS, sent after the bytes `before`, which go out in pieces of this length.
+/// The status of a request over TLS, sent after the bytes `prefix`, which go out in pieces of this length.
 fn status(
     server: &Server,
     config: &Arc<ClientConfig>,
-    before: &[u8],
+    prefix: &[u8],
     cut: usize,
 ) -> (String, StreamOwned<ClientConnection, TcpStream>) {
     let mut socket = connect(server.address());
-    for piece in before.chunks(cut) {
+    for piece in prefix.chunks(cut) {
         socket.write_all(piece).expect("it is read");
         std::thread::sleep(Duration::from_millis(2)); // the pace of the load
     }
@@ -66,9 +69,9 @@ fn status(
 
 #[test]
 fn tls_client_behind_a_proxy_is_counted_by_its_own_address() {
-    let all = Certificates::new();
-    let server = Server::with(&settings(&all, "required = true"));
-    let config = config(&all);
+    let certificates = Certificates::new();
+    let server = Server::with(&settings(&certificates, "required = true"));
+    let config = config(&certificates);
     let (first, _open) = status(&server, &config, &header(7), 100);
     let (second, _open) = status(&server, &config, &header(7), 1);
     let (third, _open) = status(&server, &config, &header(7), 5);
@@ -79,9 +82,9 @@ fn tls_client_behind_a_proxy_is_counted_by_its_own_address() {
 
 #[test]
 fn plain_connections_after_a_proxy_header_follow_the_settings() {
-    let all = Certificates::new();
+    let certificates = Certificates::new();
     for (extra_settings, expected) in [("", "HTTP/1.1 202"), ("required = true", "HTTP/1.1 400")] {
-        let server = Server::with(&settings(&all, extra_settings));
+        let server = Server::with(&settings(&certificates, extra_settings));
         let mut plain = connect(server.address());
         let request = [&header(7)[..], REQUEST.as_bytes()].concat();
         plain.write_all(&request).expect("it is read");
@@ -93,8 +96,8 @@ fn plain_connections_after_a_proxy_header_follow_the_settings() {
 
 #[test]
 fn a_handshake_without_the_header_is_not_begun() {
-    let all = Certificates::new();
-    let server = Server::with_admin(&settings(&all, ""));
+    let certificates = Certificates::new();
+    let server = Server::with_admin(&settings(&certificates, ""));
     let mut direct = connect(server.address());
     direct.write_all(&[22, 3, 1, 2, 0, 1]).expect("it is read");
     let mut answer = Vec::new();

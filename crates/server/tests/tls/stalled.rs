@@ -10,12 +10,12 @@ const MESSAGES: usize = 400;
 
 #[test]
 fn a_stream_that_stalls_resumes_exactly_from_the_log() {
-    let all = Certificates::new();
+    let certificates = Certificates::new();
     // On a busy machine the client may read nothing for a long time, so `body_s` is long.
     let limits =
         "[timeouts]\nbody_s = 600\n[limits]\noutbox_bytes = 30000\nsend_buffer_bytes = 8192\n";
     let rule = "[[rule]]\nmatch = \"#\"\nlog_messages = 100000\nlog_bytes = \"64 MiB\"\n";
-    let server = Server::with(&format!("{limits}{}{rule}", all.settings("")));
+    let server = Server::with(&format!("{limits}{}{rule}", certificates.settings("")));
     for version in ["1.2", "1.3"] {
         let topic = format!("stall{}", version.replace('.', ""));
         let url = format!("https://{}/sub/{topic}", server.address());
@@ -26,7 +26,7 @@ fn a_stream_that_stalls_resumes_exactly_from_the_log() {
                 "--tls-max",
                 version,
                 "--cacert",
-                &all.path("ca.pem"),
+                &certificates.path("ca.pem"),
             ])
             .args(["-H", "Accept: text/event-stream", &url])
             .stdout(Stdio::piped())
@@ -40,25 +40,27 @@ fn a_stream_that_stalls_resumes_exactly_from_the_log() {
         }
         for (n, part) in batch.lines().collect::<Vec<_>>().chunks(40).enumerate() {
             let name = format!("batch{n}");
-            all.write(&name, &(part.join("\n") + "\n"));
-            let body = format!("@{}", all.path(&name));
+            certificates.write(&name, &(part.join("\n") + "\n"));
+            let body = format!("@{}", certificates.path(&name));
             let head = [
                 "-H",
                 "Content-Type: application/x-ndjson",
                 "--data-binary",
                 &body,
             ];
-            curl(&server, &all, "/pub", &head);
+            curl(&server, &certificates, "/pub", &head);
         }
-        let mut heard = String::new();
+        let mut received = String::new();
         let mut output = stream.stdout.take().expect("a pipe");
         let mut buffer = [0; 65_536];
-        while !heard.contains(&format!("data: {:06}x", MESSAGES - 1)) || !heard.ends_with("\n\n") {
+        while !received.contains(&format!("data: {:06}x", MESSAGES - 1))
+            || !received.ends_with("\n\n")
+        {
             let count = output.read(&mut buffer).expect("a pipe");
             assert!(count > 0, "the stream goes on");
-            heard.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+            received.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
         }
-        let numbers: Vec<usize> = heard
+        let numbers: Vec<usize> = received
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
             .map(|data| {

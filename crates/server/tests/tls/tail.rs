@@ -18,16 +18,16 @@ fn brings(server: &Server, data: &str) {
 
 #[test]
 fn tail_works_over_tls_and_after_a_new_certificate() {
-    let (all, new) = (Certificates::new(), Certificates::new());
-    let server = Server::with_admin(&all.settings("required = true"));
-    curl(&server, &all, "/pub/news", &["-d", "first"]);
+    let (certificates, new_certificates) = (Certificates::new(), Certificates::new());
+    let server = Server::with_admin(&certificates.settings("required = true"));
+    curl(&server, &certificates, "/pub/news", &["-d", "first"]);
     brings(&server, "first");
     for name in ["server.pem", "server.key"] {
-        std::fs::copy(new.path(name), all.path(name)).expect("a copy");
+        std::fs::copy(new_certificates.path(name), certificates.path(name)).expect("a copy");
     }
     server.signal("HUP");
     server.await_log("settings read again");
-    curl(&server, &new, "/pub/news", &["-d", "second"]);
+    curl(&server, &new_certificates, "/pub/news", &["-d", "second"]);
     brings(&server, "second");
     assert!(
         !server.log().contains("TLS: a connection was ended"),
@@ -38,9 +38,12 @@ fn tail_works_over_tls_and_after_a_new_certificate() {
 
 #[test]
 fn tail_works_over_tls_behind_a_proxy() {
-    let all = Certificates::new();
+    let certificates = Certificates::new();
     let http = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']\n";
-    let server = Server::with_admin(&format!("{http}{}", all.settings("required = true")));
+    let server = Server::with_admin(&format!(
+        "{http}{}",
+        certificates.settings("required = true")
+    ));
     let body = r#"{"topic": "news", "data": "behind"}"#;
     let published = ask(server.admin(), "POST /api/v1/publish", Some(body));
     assert_eq!(published.status, 200, "{}", published.body);
@@ -49,14 +52,17 @@ fn tail_works_over_tls_behind_a_proxy() {
 
 #[test]
 fn tail_is_refused_with_the_reason_where_clients_must_show_certificates() {
-    let all = Certificates::new();
-    let extra_settings = format!("required = true\nclient_ca = '{}'", all.path("ca.pem"));
-    let server = Server::with_admin(&all.settings(&extra_settings));
+    let certificates = Certificates::new();
+    let extra_settings = format!(
+        "required = true\nclient_ca = '{}'",
+        certificates.path("ca.pem")
+    );
+    let server = Server::with_admin(&certificates.settings(&extra_settings));
     let answer = ask(server.admin(), "GET /api/v1/tail?topic=news", None);
     assert_eq!(answer.status, 503, "{}", answer.body);
-    let why = answer.json()["error"].to_string();
-    assert!(why.contains("tls.client_certificates"), "{why}");
-    let optional = all.settings(&format!(
+    let reason = answer.json()["error"].to_string();
+    assert!(reason.contains("tls.client_certificates"), "{reason}");
+    let optional = certificates.settings(&format!(
         "{extra_settings}\nclient_certificates = 'optional'"
     ));
     let server = Server::with_admin(&optional);

@@ -33,10 +33,10 @@ impl Certificates {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let root = CertifiedIssuer::self_signed(params, key).expect("a root");
-        let all = Certificates { directory, root };
-        all.write("ca.pem", &all.root.pem());
-        all.sign("server", ExtendedKeyUsagePurpose::ServerAuth);
-        all
+        let certificates = Certificates { directory, root };
+        certificates.write("ca.pem", &certificates.root.pem());
+        certificates.sign("server", ExtendedKeyUsagePurpose::ServerAuth);
+        certificates
     }
 
     /// Writes `NAME.pem` and `NAME.key`, for `localhost` and 127.0.0.1.
@@ -70,9 +70,9 @@ impl Certificates {
     }
 
     /// The settings: `[tls]` with the server certificate, and these lines.
-    pub fn settings(&self, rest: &str) -> String {
+    pub fn settings(&self, extra: &str) -> String {
         let (certificate, key) = (self.path("server.pem"), self.path("server.key"));
-        format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n{rest}\n")
+        format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n{extra}\n")
     }
 }
 
@@ -103,16 +103,16 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
 }
 
 /// Runs `curl`, which trusts the root, for a path of the server. Panics if it fails.
-pub fn curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) -> Vec<u8> {
-    let output = try_curl(server, all, path, args);
+pub fn curl(server: &Server, certificates: &Certificates, path: &str, args: &[&str]) -> Vec<u8> {
+    let output = try_curl(server, certificates, path, args);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "curl {path} {args:?}: {complaint}");
     output.stdout
 }
 
-pub fn try_curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) -> Output {
+pub fn try_curl(server: &Server, certificates: &Certificates, path: &str, args: &[&str]) -> Output {
     let url = format!("https://{}{path}", server.address());
-    let root = all.path("ca.pem");
+    let root = certificates.path("ca.pem");
     let fixed = ["-sS", "--max-time", "20", "--cacert", &root];
     run("curl", &[&fixed, args, &[url.as_str()]].concat(), b"")
 }
@@ -121,13 +121,13 @@ pub fn try_curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) 
 pub struct Interactive {
     child: Child,
     input: ChildStdin,
-    said: Receiver<String>,
+    output_lines: Receiver<String>,
 }
 
 impl Interactive {
     /// Starts `openssl s_client`, connected with this TLS version.
-    pub fn start(server: &Server, all: &Certificates, version: &str) -> Interactive {
-        let (address, root) = (server.address().to_string(), all.path("ca.pem"));
+    pub fn start(server: &Server, certificates: &Certificates, version: &str) -> Interactive {
+        let (address, root) = (server.address().to_string(), certificates.path("ca.pem"));
         let command = format!(
             "exec openssl s_client -connect {address} -CAfile {root} {version} -crlf -legacy_renegotiation 2>&1"
         );
@@ -139,18 +139,22 @@ impl Interactive {
             .expect("openssl");
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (say, said) = mpsc::channel();
+        let (sender, output_lines) = mpsc::channel();
         std::thread::spawn(move || {
             let lines = output.split(b'\n').map_while(Result::ok);
-            lines.for_each(|line| drop(say.send(String::from_utf8_lossy(&line).into_owned())));
+            lines.for_each(|line| drop(sender.send(String::from_utf8_lossy(&line).into_owned())));
         });
-        let client = Interactive { child, input, said };
+        let client = Interactive {
+            child,
+            input,
+            output_lines,
+        };
         client.await_line("Verify return code: 0");
         client
     }
 
     /// Writes a command, and waits until the output contains `answer`. The client reads each write separately.
-    pub fn say(&mut self, words: &str, answer: &str) {
+    pub fn type_line(&mut self, words: &str, answer: &str) {
         self.input.write_all(words.as_bytes()).expect("it reads");
         self.await_line(answer);
     }
@@ -158,7 +162,7 @@ impl Interactive {
     fn await_line(&self, part: &str) {
         let mut line = String::new();
         while !line.contains(part) {
-            line = self.said.recv_timeout(PATIENCE).expect(part);
+            line = self.output_lines.recv_timeout(PATIENCE).expect(part);
         }
     }
 }
@@ -171,17 +175,22 @@ impl Drop for Interactive {
 }
 
 /// The output of `openssl s_client`, which trusts the root, for this input.
-pub fn s_client(server: &Server, all: &Certificates, args: &[&str], input: &[u8]) -> String {
-    let (address, root) = (server.address().to_string(), all.path("ca.pem"));
+pub fn s_client(
+    server: &Server,
+    certificates: &Certificates,
+    args: &[&str],
+    input: &[u8],
+) -> String {
+    let (address, root) = (server.address().to_string(), certificates.path("ca.pem"));
     let fixed = ["s_client", "-connect", &address, "-CAfile", &root];
     let output = run("openssl", &[&fixed, args].concat(), input);
-    let both = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&both).into_owned()
+    let all_output = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&all_output).into_owned()
 }
 
 /// Writes a file into the test's directory. Returns its path.
-pub fn file(all: &Certificates, name: &str, bytes: &[u8]) -> String {
-    let path = all.path(name);
+pub fn file(certificates: &Certificates, name: &str, bytes: &[u8]) -> String {
+    let path = certificates.path(name);
     std::fs::write(Path::new(&path), bytes).expect("a file");
     path
 }

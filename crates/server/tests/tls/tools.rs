@@ -31,15 +31,15 @@ fn complaint(args: &[&str]) -> String {
 
 #[test]
 fn message_published_over_tls_is_read_over_tls_by_each_transport() {
-    let all = Certificates::new();
-    let server = Server::with_admin(&all.settings("required = true"));
+    let certificates = Certificates::new();
+    let server = Server::with_admin(&certificates.settings("required = true"));
     let port = server.address().port();
     let url = format!("https://localhost:{port}");
-    let ca = all.path("ca.pem");
-    let to = ["--server", &url, "--ca", &ca];
-    output(&[&["pub", "news", "one"][..], &to].concat());
+    let ca = certificates.path("ca.pem");
+    let server_flags = ["--server", &url, "--ca", &ca];
+    output(&[&["pub", "news", "one"][..], &server_flags].concat());
     // All lines go over one connection. The server's session tickets arrive between two messages.
-    let lines = [&["pub", "news", "--lines"][..], &to].concat();
+    let lines = [&["pub", "news", "--lines"][..], &server_flags].concat();
     let lines = run(CRORE, &lines, b"two\nthree\n");
     assert!(lines.status.success(), "{lines:?}");
     let handshakes = |kind: &str| {
@@ -51,13 +51,13 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
     assert_eq!((handshakes("full"), handshakes("resumed")), (2.0, 0.0));
     for protocol in ["sse", "ws", "poll"] {
         let args = ["sub", "news", "--since", "oldest", "--count", "3"];
-        let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
+        let read = output(&[&args[..], &["--protocol", protocol], &server_flags].concat());
         assert_eq!(read, "one\ntwo\nthree\n", "{protocol}");
     }
     // The admin API shows that a connection is encrypted.
     let mut reader = Command::new(CRORE);
     let reader = reader
-        .args([&["sub", "late"][..], &to].concat())
+        .args([&["sub", "late"][..], &server_flags].concat())
         .stderr(Stdio::null());
     let mut reader = reader.spawn().expect("it starts");
     until("an encrypted stream", || {
@@ -73,12 +73,15 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
 
 #[test]
 fn untrusted_server_gets_nothing_and_the_error_names_the_remedy() {
-    let (all, others) = (Certificates::new(), Certificates::new());
-    let server = Server::with(&all.settings(""));
+    let (certificates, foreign_certificates) = (Certificates::new(), Certificates::new());
+    let server = Server::with(&certificates.settings(""));
     let port = server.address().port();
     let url = format!("https://localhost:{port}");
-    let (ca, other) = (all.path("ca.pem"), others.path("ca.pem"));
-    let to = |url: &str, ca: &str| {
+    let (ca, other) = (
+        certificates.path("ca.pem"),
+        foreign_certificates.path("ca.pem"),
+    );
+    let server_flags = |url: &str, ca: &str| {
         let publish = complaint(&["pub", "a", "x", "--server", url, "--ca", ca]);
         let subscribe = complaint(&["sub", "a", "--server", url, "--ca", ca]);
         for error_text in [&publish, &subscribe] {
@@ -86,17 +89,17 @@ fn untrusted_server_gets_nothing_and_the_error_names_the_remedy() {
         }
         publish
     };
-    let error_text = to(&url, &other);
-    let wanted = "TLS with localhost: the certificate leads to no root that is trusted here; name the file with its root by --ca";
-    assert!(error_text.contains(wanted), "{error_text}");
+    let error_text = server_flags(&url, &other);
+    let expected = "TLS with localhost: the certificate leads to no root that is trusted here; name the file with its root by --ca";
+    assert!(error_text.contains(expected), "{error_text}");
     // The client's last message arrives.
-    let heard = || {
+    let received_messages = || {
         server
             .log()
             .contains("clients must trust the root")
             .then_some(())
     };
-    eventually("the reason on the server's side", heard);
+    eventually("the reason on the server's side", received_messages);
     // The roots of this host have not signed the certificate.
     let error_text = complaint(&["pub", "a", "x", "--server", &url]);
     assert!(error_text.contains("--ca"), "{error_text}");
@@ -106,11 +109,11 @@ fn untrusted_server_gets_nothing_and_the_error_names_the_remedy() {
         "server",
         ExtendedKeyUsagePurpose::ServerAuth,
     );
-    let another = Server::with(&elsewhere.settings(""));
-    let there = format!("https://localhost:{}", another.address().port());
-    let error_text = to(&there, &elsewhere.path("ca.pem"));
-    let wanted = "the certificate is for b.example, not for localhost; use one of the names in its certificate";
-    assert!(error_text.contains(wanted), "{error_text}");
+    let second_server = Server::with(&elsewhere.settings(""));
+    let second_url = format!("https://localhost:{}", second_server.address().port());
+    let error_text = server_flags(&second_url, &elsewhere.path("ca.pem"));
+    let expected = "the certificate is for b.example, not for localhost; use one of the names in its certificate";
+    assert!(error_text.contains(expected), "{error_text}");
     let error_text = complaint(&["admin", "--url", &url, "--ca", &other, "topics"]);
     assert!(error_text.contains("--ca"), "{error_text}");
     // The message was not published.
@@ -120,19 +123,19 @@ fn untrusted_server_gets_nothing_and_the_error_names_the_remedy() {
 
 #[test]
 fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority_is_named() {
-    let all = Certificates::new();
+    let certificates = Certificates::new();
     let document = include_str!("../../../../docs/TLS.md");
     let command = document
         .lines()
         .find_map(|line| line.strip_prefix("$ openssl req "));
     let command = command.expect("the command").split(' ');
-    let made = all.path("");
+    let directory = certificates.path("");
     let openssl = |arguments: Vec<&str>| {
         let mut command = Command::new("openssl");
         let output = command
             .arg("req")
             .args(arguments)
-            .current_dir(&made)
+            .current_dir(&directory)
             .output();
         let output = output.expect("openssl");
         assert!(
@@ -143,18 +146,39 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
     };
     // The documented command overwrites the files that the test made before.
     openssl(command.clone().collect());
-    let server = Server::with(&all.settings("required = true"));
+    let server = Server::with(&certificates.settings("required = true"));
     let url = format!("https://localhost:{}", server.address().port());
-    let own = all.path("server.pem");
-    output(&["pub", "news", "one", "--server", &url, "--ca", &own]);
-    curl(&server, &all, "/pub/news", &["--cacert", &own, "-d", "two"]);
+    let server_certificate = certificates.path("server.pem");
+    output(&[
+        "pub",
+        "news",
+        "one",
+        "--server",
+        &url,
+        "--ca",
+        &server_certificate,
+    ]);
+    curl(
+        &server,
+        &certificates,
+        "/pub/news",
+        &["--cacert", &server_certificate, "-d", "two"],
+    );
 
     let authority = command.map(|word| word.replace("CA:FALSE", "CA:TRUE"));
     let authority: Vec<String> = authority.collect();
     openssl(authority.iter().map(String::as_str).collect());
-    let server = Server::with(&all.settings(""));
+    let server = Server::with(&certificates.settings(""));
     let url = format!("https://localhost:{}", server.address().port());
-    let error_text = complaint(&["pub", "news", "one", "--server", &url, "--ca", &own]);
+    let error_text = complaint(&[
+        "pub",
+        "news",
+        "one",
+        "--server",
+        &url,
+        "--ca",
+        &server_certificate,
+    ]);
     assert!(
         error_text.contains("that of an authority (CA:TRUE)"),
         "{error_text}"
@@ -164,29 +188,32 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
 
 #[test]
 fn client_without_a_required_certificate_is_told_so() {
-    let all = Certificates::new();
-    all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
-    let ca = all.path("ca.pem");
-    let (cert, key) = (all.path("client.pem"), all.path("client.key"));
-    let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
+    let certificates = Certificates::new();
+    certificates.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
+    let ca = certificates.path("ca.pem");
+    let (cert, key) = (
+        certificates.path("client.pem"),
+        certificates.path("client.key"),
+    );
+    let server = Server::with(&certificates.settings(&format!("client_ca = '{ca}'")));
     let url = format!("https://localhost:{}", server.address().port());
-    let to = ["--server", &url, "--ca", &ca];
-    let error_text = complaint(&[&["pub", "news", "x"][..], &to].concat());
+    let server_flags = ["--server", &url, "--ca", &ca];
+    let error_text = complaint(&[&["pub", "news", "x"][..], &server_flags].concat());
     assert!(error_text.contains("client_ca"), "{error_text}");
     assert!(error_text.contains("--cert and --cert-key"), "{error_text}");
-    let shown = ["--cert", &cert, "--cert-key", &key];
-    let to = [&to[..], &shown].concat();
-    output(&[&["pub", "news", "one"][..], &to].concat());
+    let client_flags = ["--cert", &cert, "--cert-key", &key];
+    let server_flags = [&server_flags[..], &client_flags].concat();
+    output(&[&["pub", "news", "one"][..], &server_flags].concat());
     for protocol in ["sse", "ws", "poll"] {
         let args = ["sub", "news", "--since", "oldest", "--count", "1"];
-        let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
+        let read = output(&[&args[..], &["--protocol", protocol], &server_flags].concat());
         assert_eq!(read, "one\n", "{protocol}");
     }
     // The admin port has no TLS. Here the data port answers: it accepted the client, and has no such path.
     let admin = ["admin", "stats", "--url", &url, "--ca", &ca];
     let error_text = complaint(&admin);
     assert!(error_text.contains("--cert and --cert-key"), "{error_text}");
-    let error_text = complaint(&[&admin[..], &shown].concat());
+    let error_text = complaint(&[&admin[..], &client_flags].concat());
     assert!(
         error_text.contains("is no admin port") && error_text.contains("404"),
         "{error_text}"
@@ -195,42 +222,53 @@ fn client_without_a_required_certificate_is_told_so() {
 
 #[test]
 fn refused_or_invalid_certificate_is_named_with_its_fault() {
-    let (all, others) = (Certificates::new(), Certificates::new());
-    all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
-    all.sign("not-for-clients", ExtendedKeyUsagePurpose::ServerAuth);
-    others.sign("foreign", ExtendedKeyUsagePurpose::ClientAuth);
-    all.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
-    let ca = all.path("ca.pem");
-    let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
+    let (certificates, foreign_certificates) = (Certificates::new(), Certificates::new());
+    certificates.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
+    certificates.sign("not-for-clients", ExtendedKeyUsagePurpose::ServerAuth);
+    foreign_certificates.sign("foreign", ExtendedKeyUsagePurpose::ClientAuth);
+    certificates.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
+    let ca = certificates.path("ca.pem");
+    let server = Server::with(&certificates.settings(&format!("client_ca = '{ca}'")));
     let url = format!("https://localhost:{}", server.address().port());
     let error_text = |flags: &[&str]| {
         complaint(&[&["pub", "a", "x", "--server", &url, "--ca", &ca], flags].concat())
     };
-    let (cert, key) = (all.path("client.pem"), all.path("client.key"));
+    let (cert, key) = (
+        certificates.path("client.pem"),
+        certificates.path("client.key"),
+    );
     for (certificate, key, words) in [
         (
-            others.path("foreign.pem"),
-            others.path("foreign.key"),
+            foreign_certificates.path("foreign.pem"),
+            foreign_certificates.path("foreign.key"),
             &["does not trust the root", "tls.client_ca"][..],
         ),
         (
-            all.path("not-for-clients.pem"),
-            all.path("not-for-clients.key"),
+            certificates.path("not-for-clients.pem"),
+            certificates.path("not-for-clients.key"),
             &["it must be a client certificate"],
         ),
         (
-            all.path("missing.pem"),
+            certificates.path("missing.pem"),
             key.clone(),
             &["missing.pem", "cannot be read", "--cert"],
         ),
-        (all.path("torn.pem"), key.clone(), &["torn.pem", "no end"]),
+        (
+            certificates.path("torn.pem"),
+            key.clone(),
+            &["torn.pem", "no end"],
+        ),
         (key.clone(), key.clone(), &["client.key", "no certificate"]),
         (
             cert.clone(),
             cert.clone(),
             &["client.pem", "no private key", "--cert-key"],
         ),
-        (cert.clone(), all.path("server.key"), &["its own key"]),
+        (
+            cert.clone(),
+            certificates.path("server.key"),
+            &["its own key"],
+        ),
     ] {
         let error_text = error_text(&["--cert", &certificate, "--cert-key", &key]);
         for word in words {
@@ -266,13 +304,13 @@ fn refused_or_invalid_certificate_is_named_with_its_fault() {
 
 #[test]
 fn tool_reports_that_only_one_side_uses_tls() {
-    let all = Certificates::new();
-    let ca = all.path("ca.pem");
+    let certificates = Certificates::new();
+    let ca = certificates.path("ca.pem");
     let plain = Server::start();
     let url = format!("https://{}", plain.address());
     let error_text = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
     assert!(error_text.contains("http://"), "{error_text}");
-    let secure = Server::with(&all.settings("required = true"));
+    let secure = Server::with(&certificates.settings("required = true"));
     let url = format!("http://{}", secure.address());
     let error_text = complaint(&["pub", "a", "x", "--server", &url]);
     assert!(error_text.contains("use https://"), "{error_text}");
@@ -286,24 +324,24 @@ fn tool_reports_that_only_one_side_uses_tls() {
 
 #[test]
 fn invalid_file_of_roots_is_named_with_its_fault() {
-    let all = Certificates::new();
-    all.write("empty.pem", "");
-    all.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
+    let certificates = Certificates::new();
+    certificates.write("empty.pem", "");
+    certificates.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
     let url = "https://localhost:1";
-    for (name, wrong) in [
+    for (name, invalid) in [
         ("missing.pem", "cannot be read"),
         ("empty.pem", "is empty"),
         ("torn.pem", "line 1: CERTIFICATE has no end"),
         ("server.key", "no certificate"),
     ] {
-        let file = all.path(name);
+        let file = certificates.path(name);
         let error_text = complaint(&["pub", "a", "x", "--server", url, "--ca", &file]);
         assert!(
-            error_text.contains(&file) && error_text.contains(wrong),
+            error_text.contains(&file) && error_text.contains(invalid),
             "{error_text}"
         );
     }
-    let error_text = complaint(&["sub", "a", "--ca", &all.path("ca.pem")]);
+    let error_text = complaint(&["sub", "a", "--ca", &certificates.path("ca.pem")]);
     assert!(
         error_text.contains("--ca") && error_text.contains("https://"),
         "{error_text}"

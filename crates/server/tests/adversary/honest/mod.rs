@@ -18,9 +18,9 @@ use rustls::ClientConfig;
 use crate::tally::Tally;
 
 /// Timeout until all readers are connected and subscribed.
-const READY: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Timeout until the last message has reached all readers, and timeout of an answer.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The server to which the clients connect.
 #[derive(Clone)]
@@ -30,10 +30,10 @@ pub struct Server {
 }
 
 /// Runs a client from its start to its end. The error says what went wrong.
-type Life = fn(&Server, &Tally) -> Result<(), String>;
+type Client = fn(&Server, &Tally) -> Result<(), String>;
 
 /// The readers. All must be subscribed before anything is published.
-const READERS: &[(&str, Life)] = &[
+const READERS: &[(&str, Client)] = &[
     ("long-poll", readers::long_poll),
     ("event stream", readers::event_stream),
     (
@@ -50,13 +50,16 @@ const READERS: &[(&str, Life)] = &[
     ("MQTT 5, QoS 2, over TLS", mqtt::reads_exactly_once),
 ];
 
-const PUBLISHERS: &[(&str, Life)] = &[
+const PUBLISHERS: &[(&str, Client)] = &[
     ("HTTP publisher", publishers::http),
-    ("HTTP publisher of new connections", publishers::http_anew),
+    (
+        "HTTP publisher of new connections",
+        publishers::http_new_connections,
+    ),
     ("WebSocket publisher", publishers::web_socket),
     ("MQTT 5 publisher, QoS 1", mqtt::publishes_at_least_once),
     ("MQTT 3.1.1 publisher, QoS 2", mqtt::publishes_exactly_once),
-    ("newcomer", newcomer::comes_anew),
+    ("newcomer", newcomer::connect_repeatedly),
 ];
 
 /// The topics. Each has one publisher.
@@ -77,23 +80,23 @@ pub fn start<'scope>(
     server: &'scope Server,
     tally: &'scope Tally,
 ) -> Vec<ScopedJoinHandle<'scope, ()>> {
-    let live = |(name, life): &(&'static str, Life)| {
-        let (name, life) = (*name, *life);
+    let spawn = |(name, run): &(&'static str, Client)| {
+        let (name, run) = (*name, *run);
         scope.spawn(move || {
-            if let Err(fault) = life(server, tally) {
-                tally.fault(format!("{name}: {fault}"));
+            if let Err(fault) = run(server, tally) {
+                tally.record_fault(format!("{name}: {fault}"));
             }
         })
     };
-    let mut all: Vec<_> = READERS.iter().map(live).collect();
+    let mut threads: Vec<_> = READERS.iter().map(spawn).collect();
     let began = Instant::now();
-    while tally.ready.load(Ordering::Relaxed) < READERS.len() as u64 {
-        if began.elapsed() > READY || !tally.faults().is_empty() {
-            tally.fault("not all readers could subscribe".to_string());
-            return all;
+    while tally.ready_readers.load(Ordering::Relaxed) < READERS.len() as u64 {
+        if began.elapsed() > READY_TIMEOUT || !tally.faults().is_empty() {
+            tally.record_fault("not all readers could subscribe".to_string());
+            return threads;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    all.extend(PUBLISHERS.iter().map(live));
-    all
+    threads.extend(PUBLISHERS.iter().map(spawn));
+    threads
 }

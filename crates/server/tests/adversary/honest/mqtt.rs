@@ -8,59 +8,59 @@ use crore_wire::mqtt::{
     RetainHandling, SubscribeOptions, Version, decode, encode, fixed_header,
 };
 
-use super::publishers::go_on;
+use super::publishers::publish_until_stopped;
 use super::stream::Stream;
 use super::topics::{ANEW, EXACTLY, HTTP, MQTT, SOCKET};
-use super::{PATIENCE, Server};
-use crate::tally::{Follower, Tally};
+use super::{ANSWER_TIMEOUT, Server};
+use crate::tally::{SequenceCheck, Tally};
 
 /// The maximum size of a packet. The tests send none that is longer.
 const PACKET_BYTES: usize = 1 << 20;
 
 pub fn reads_all_shared(server: &Server, tally: &Tally) -> Result<(), String> {
     let client = Client::open(Stream::plain(server)?, Version::V311, "honest-0")?;
-    let follower = Follower::new(tally, "MQTT 3.1.1, QoS 0, shared/#", &[HTTP, MQTT]);
-    client.read(tally, follower, "shared/#", Qos::AtMostOnce)
+    let check = SequenceCheck::new(tally, "MQTT 3.1.1, QoS 0, shared/#", &[HTTP, MQTT]);
+    client.subscribe_and_read(tally, check, "shared/#", Qos::AtMostOnce)
 }
 
 pub fn reads_at_least_once(server: &Server, tally: &Tally) -> Result<(), String> {
     let client = Client::open(Stream::plain(server)?, Version::V5, "honest-1")?;
-    let follower = Follower::new(tally, "MQTT 5, QoS 1", &[MQTT]);
-    client.read(tally, follower, MQTT, Qos::AtLeastOnce)
+    let check = SequenceCheck::new(tally, "MQTT 5, QoS 1", &[MQTT]);
+    client.subscribe_and_read(tally, check, MQTT, Qos::AtLeastOnce)
 }
 
 pub fn reads_exactly_once(server: &Server, tally: &Tally) -> Result<(), String> {
     let client = Client::open(Stream::tls(server)?, Version::V5, "honest-2")?;
     let topics = [ANEW, SOCKET, EXACTLY];
-    let follower = Follower::new(tally, "MQTT 5, QoS 2, over TLS", &topics);
-    client.read(tally, follower, "own/+", Qos::ExactlyOnce)
+    let check = SequenceCheck::new(tally, "MQTT 5, QoS 2, over TLS", &topics);
+    client.subscribe_and_read(tally, check, "own/+", Qos::ExactlyOnce)
 }
 
 pub fn publishes_at_least_once(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut client = Client::open(Stream::plain(server)?, Version::V5, "honest-3")?;
-    go_on(tally, MQTT, |message, in_two| {
+    publish_until_stopped(tally, MQTT, |message, in_two| {
         client.publish(MQTT, Qos::AtLeastOnce, message, in_two)?;
-        client.acknowledged(PacketType::PubAck)
+        client.await_acknowledgement(PacketType::PubAck)
     })
 }
 
 pub fn publishes_exactly_once(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut client = Client::open(Stream::plain(server)?, Version::V311, "honest-4")?;
-    go_on(tally, EXACTLY, |message, in_two| {
+    publish_until_stopped(tally, EXACTLY, |message, in_two| {
         client.publish(EXACTLY, Qos::ExactlyOnce, message, in_two)?;
-        client.acknowledged(PacketType::PubRec)?;
-        client.acknowledge(PacketType::PubRel, client.id)?;
-        client.acknowledged(PacketType::PubComp)
+        client.await_acknowledgement(PacketType::PubRec)?;
+        client.acknowledge(PacketType::PubRel, client.packet_id)?;
+        client.await_acknowledgement(PacketType::PubComp)
     })
 }
 
 /// A received packet.
-struct Got {
+struct ReceivedPacket {
     bytes: Vec<u8>,
     version: Version,
 }
 
-impl Got {
+impl ReceivedPacket {
     fn packet(&self) -> Result<Packet<'_>, String> {
         let header = fixed_header(&self.bytes, PACKET_BYTES).map_err(|error| error.to_string())?;
         let (header, start) = header.ok_or("no packet")?;
@@ -72,16 +72,16 @@ struct Client {
     stream: Stream,
     version: Version,
     /// The packet id of the publish under way.
-    id: PacketId,
+    packet_id: PacketId,
 }
 
 impl Client {
     fn open(stream: Stream, version: Version, client_id: &str) -> Result<Client, String> {
-        let id = PacketId::MIN;
+        let packet_id = PacketId::MIN;
         let mut client = Client {
             stream,
             version,
-            id,
+            packet_id,
         };
         let connect = Connect {
             version,
@@ -97,8 +97,8 @@ impl Client {
         let mut out = Vec::new();
         encode::connect(&mut out, &connect);
         client.stream.send_in_two(&out)?;
-        let got = client.next()?;
-        match got.packet()? {
+        let received = client.next_packet()?;
+        match received.packet()? {
             Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {}
             other => return Err(format!("it is refused: {other:?}")),
         }
@@ -106,9 +106,9 @@ impl Client {
     }
 
     /// Waits for the next packet.
-    fn next(&mut self) -> Result<Got, String> {
-        let bytes = self.stream.await_some(whole)?;
-        Ok(Got {
+    fn next_packet(&mut self) -> Result<ReceivedPacket, String> {
+        let bytes = self.stream.read_until_found(first_packet)?;
+        Ok(ReceivedPacket {
             bytes,
             version: self.version,
         })
@@ -121,13 +121,13 @@ impl Client {
         message: &str,
         in_two: bool,
     ) -> Result<(), String> {
-        self.id = self.id.checked_add(1).unwrap_or(PacketId::MIN);
+        self.packet_id = self.packet_id.checked_add(1).unwrap_or(PacketId::MIN);
         let publish = Publish {
             dup: false,
             qos,
             retain: false,
             topic,
-            packet_id: Some(self.id),
+            packet_id: Some(self.packet_id),
             properties: Properties::default(),
             payload: message.as_bytes(),
         };
@@ -139,9 +139,9 @@ impl Client {
         }
     }
 
-    fn acknowledge(&mut self, kind: PacketType, id: PacketId) -> Result<(), String> {
+    fn acknowledge(&mut self, kind: PacketType, packet_id: PacketId) -> Result<(), String> {
         let ack = Ack {
-            packet_id: id,
+            packet_id,
             reason: ReasonCode::SUCCESS,
             properties: Properties::default(),
         };
@@ -156,24 +156,29 @@ impl Client {
     }
 
     /// Waits for this kind of acknowledgement of the publish under way.
-    fn acknowledged(&mut self, kind: PacketType) -> Result<(), String> {
-        let got = self.next()?;
-        let packet = got.packet()?;
+    fn await_acknowledgement(&mut self, kind: PacketType) -> Result<(), String> {
+        let received = self.next_packet()?;
+        let packet = received.packet()?;
         match packet {
             Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack)
-                if packet.kind() == kind && ack.packet_id == self.id && !ack.reason.is_error() =>
+                if packet.kind() == kind
+                    && ack.packet_id == self.packet_id
+                    && !ack.reason.is_error() =>
             {
                 Ok(())
             }
-            other => Err(format!("{kind:?} {} is due, {other:?} came", self.id)),
+            other => Err(format!(
+                "{kind:?} {} is due, {other:?} came",
+                self.packet_id
+            )),
         }
     }
 
     /// Subscribes, and reads until all messages have arrived.
-    fn read(
+    fn subscribe_and_read(
         mut self,
         tally: &Tally,
-        mut follower: Follower<'_>,
+        mut check: SequenceCheck<'_>,
         filter: &str,
         qos: Qos,
     ) -> Result<(), String> {
@@ -194,34 +199,38 @@ impl Client {
             filters.into_iter(),
         );
         self.stream.send(&out)?;
-        let got = self.next()?;
-        match got.packet()? {
+        let received = self.next_packet()?;
+        match received.packet()? {
             Packet::SubAck(suback) if suback.reasons.iter().all(|reason| !reason.is_error()) => {}
             other => return Err(format!("it is refused: {other:?}")),
         }
-        tally.ready.fetch_add(1, Ordering::Relaxed);
+        tally.ready_readers.fetch_add(1, Ordering::Relaxed);
         let mut finishing: Option<Instant> = None;
-        while !follower.is_done() {
-            self.stream.more()?;
-            while let Some((bytes, length)) = whole(&self.stream.held)? {
-                self.stream.held.drain(..length);
+        while !check.is_done() {
+            self.stream.read_available()?;
+            while let Some((bytes, length)) = first_packet(&self.stream.unparsed)? {
+                self.stream.unparsed.drain(..length);
                 let version = self.version;
-                self.take(&Got { bytes, version }, &mut follower)?;
+                self.receive(&ReceivedPacket { bytes, version }, &mut check)?;
             }
-            if tally.finish.load(Ordering::Relaxed)
-                && finishing.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+            if tally.must_finish.load(Ordering::Relaxed)
+                && finishing.get_or_insert_with(Instant::now).elapsed() > ANSWER_TIMEOUT
             {
-                let missing = follower.missing().unwrap_or_default();
+                let missing = check.missing().unwrap_or_default();
                 return Err(format!("lost at the end: {missing}"));
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, got: &Got, follower: &mut Follower<'_>) -> Result<(), String> {
-        match got.packet()? {
+    fn receive(
+        &mut self,
+        received: &ReceivedPacket,
+        check: &mut SequenceCheck<'_>,
+    ) -> Result<(), String> {
+        match received.packet()? {
             Packet::Publish(publish) => {
-                follower.take(publish.payload);
+                check.receive(publish.payload);
                 match (publish.qos, publish.packet_id) {
                     (Qos::AtLeastOnce, Some(id)) => self.acknowledge(PacketType::PubAck, id),
                     (Qos::ExactlyOnce, Some(id)) => self.acknowledge(PacketType::PubRec, id),
@@ -235,11 +244,11 @@ impl Client {
 }
 
 /// The first complete packet in these bytes, and its length.
-fn whole(held: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
-    let header = fixed_header(held, PACKET_BYTES).map_err(|error| error.to_string())?;
+fn first_packet(unparsed: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
+    let header = fixed_header(unparsed, PACKET_BYTES).map_err(|error| error.to_string())?;
     let Some((header, start)) = header else {
         return Ok(None);
     };
     let end = start + header.body_bytes();
-    Ok(held.get(..end).map(|packet| (packet.to_vec(), end)))
+    Ok(unparsed.get(..end).map(|packet| (packet.to_vec(), end)))
 }

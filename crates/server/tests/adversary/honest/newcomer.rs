@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::readers::Socket;
-use super::stream::{Stream, answer};
+use super::stream::{Stream, read_answer};
 use crate::tally::Tally;
 
 /// Time between two visits.
-const PACE: Duration = Duration::from_millis(150);
+const INTERVAL: Duration = Duration::from_millis(150);
 
 /// Visits again and again.
-pub fn comes_anew(server: &Server, tally: &Tally) -> Result<(), String> {
+pub fn connect_repeatedly(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut number = 0;
-    while !tally.quiet.load(Ordering::Relaxed) {
+    while !tally.must_stop_publishing.load(Ordering::Relaxed) {
         number += 1;
         let topic = format!("own/new/{number}");
-        ask(server, tally, "GET", "none", 404)?;
-        ask(server, tally, "PUT", &topic, 201)?;
-        ask(server, tally, "DELETE", &topic, 200)?;
+        assert_status(server, tally, "GET", "none", 404)?;
+        assert_status(server, tally, "PUT", &topic, 201)?;
+        assert_status(server, tally, "DELETE", &topic, 200)?;
         for target in [
             "/interest?match=own/none",
             &format!("/sub?filter=own/none/%2B/{number}"),
         ] {
             let began = Instant::now();
             Socket::open(server, target, "").map_err(|fault| format!("{target}: {fault}"))?;
-            tally.took(|| format!("the upgrade of {target}"), began);
+            tally.record_wait(|| format!("the upgrade of {target}"), began);
         }
-        std::thread::sleep(PACE);
+        std::thread::sleep(INTERVAL);
     }
     Ok(())
 }
 
-fn ask(
+fn assert_status(
     server: &Server,
     tally: &Tally,
     method: &str,
@@ -45,10 +45,10 @@ fn ask(
     let began = Instant::now();
     let request = format!("{method} /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.send(request.as_bytes())?;
-    let answer = answer(&mut stream)?;
-    tally.took(|| format!("the answer to {method} {topic}"), began);
+    let answer = read_answer(&mut stream)?;
+    tally.record_wait(|| format!("the answer to {method} {topic}"), began);
     match answer.status == status {
         true => Ok(()),
-        false => Err(format!("{method} {topic}: {}", answer.shown())),
+        false => Err(format!("{method} {topic}: {}", answer.describe())),
     }
 }

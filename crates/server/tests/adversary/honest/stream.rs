@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-use super::{PATIENCE, Server};
+use super::{ANSWER_TIMEOUT, Server};
 
 /// Timeout of a read, after which the client checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time between the two pieces of a message that is sent in two.
 pub const BETWEEN_PIECES: Duration = Duration::from_millis(30);
 
@@ -23,7 +23,7 @@ enum Wire {
 /// A connection.
 pub struct Stream {
     wire: Wire,
-    pub held: Vec<u8>,
+    pub unparsed: Vec<u8>,
 }
 
 impl Stream {
@@ -31,7 +31,7 @@ impl Stream {
         let wire = Wire::Plain(connect(server)?);
         Ok(Stream {
             wire,
-            held: Vec::new(),
+            unparsed: Vec::new(),
         })
     }
 
@@ -42,7 +42,7 @@ impl Stream {
         let wire = Wire::Tls(Box::new(StreamOwned::new(session, connect(server)?)));
         Ok(Stream {
             wire,
-            held: Vec::new(),
+            unparsed: Vec::new(),
         })
     }
 
@@ -57,7 +57,7 @@ impl Stream {
             match sent {
                 Ok(sent) => rest = &rest[sent..],
                 // With TLS, the write may have to wait for handshake bytes of the server.
-                Err(error) if is_timeout(&error) && began.elapsed() < PATIENCE => {}
+                Err(error) if is_timeout(&error) && began.elapsed() < ANSWER_TIMEOUT => {}
                 Err(error) => return Err(format!("it cannot send: {error}")),
             }
         }
@@ -73,57 +73,66 @@ impl Stream {
     }
 
     /// Waits a moment for more bytes. Returns whether any arrived.
-    pub fn more(&mut self) -> Result<bool, String> {
+    pub fn read_available(&mut self) -> Result<bool, String> {
         let mut buffer = [0; 32 << 10];
         let read = match &mut self.wire {
             Wire::Plain(stream) => stream.read(&mut buffer),
             Wire::Tls(stream) => stream.read(&mut buffer),
         };
         match read {
-            Ok(0) => Err(format!("the server closed its connection{}", self.last())),
+            Ok(0) => Err(format!(
+                "the server closed its connection{}",
+                self.describe_unparsed()
+            )),
             Ok(read) => {
-                self.held.extend_from_slice(&buffer[..read]);
+                self.unparsed.extend_from_slice(&buffer[..read]);
                 Ok(true)
             }
             Err(error) if is_timeout(&error) => Ok(false),
-            Err(error) => Err(format!("its connection broke: {error}{}", self.last())),
+            Err(error) => Err(format!(
+                "its connection broke: {error}{}",
+                self.describe_unparsed()
+            )),
         }
     }
 
     /// Waits until `find` finds something in the received bytes, and removes the bytes that it used.
-    pub fn await_some<T>(
+    pub fn read_until_found<T>(
         &mut self,
         mut find: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, String>,
     ) -> Result<T, String> {
         let began = Instant::now();
         loop {
-            if let Some((found, bytes)) = find(&self.held)? {
-                self.held.drain(..bytes);
+            if let Some((found, bytes)) = find(&self.unparsed)? {
+                self.unparsed.drain(..bytes);
                 return Ok(found);
             }
-            if !self.more()? && began.elapsed() > PATIENCE {
-                return Err(format!("no answer came in {PATIENCE:?}{}", self.last()));
+            if !self.read_available()? && began.elapsed() > ANSWER_TIMEOUT {
+                return Err(format!(
+                    "no answer came in {ANSWER_TIMEOUT:?}{}",
+                    self.describe_unparsed()
+                ));
             }
         }
     }
 
-    fn last(&self) -> String {
-        let beginning = &self.held[..self.held.len().min(200)];
+    fn describe_unparsed(&self) -> String {
+        let beginning = &self.unparsed[..self.unparsed.len().min(200)];
         match beginning {
             [] => String::new(),
-            some => format!(", after {:?}", String::from_utf8_lossy(some)),
+            bytes => format!(", after {:?}", String::from_utf8_lossy(bytes)),
         }
     }
 }
 
 fn connect(server: &Server) -> Result<TcpStream, String> {
-    let stream = TcpStream::connect_timeout(&server.address, PATIENCE)
+    let stream = TcpStream::connect_timeout(&server.address, ANSWER_TIMEOUT)
         .map_err(|error| format!("it cannot connect: {error}"))?;
-    let set = stream
+    let result = stream
         .set_nodelay(true)
-        .and_then(|()| stream.set_read_timeout(Some(LOOK)))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-    set.map_err(|error| error.to_string())?;
+        .and_then(|()| stream.set_read_timeout(Some(READ_TIMEOUT)))
+        .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
+    result.map_err(|error| error.to_string())?;
     Ok(stream)
 }
 
@@ -149,15 +158,15 @@ impl Answer {
     }
 
     /// The answer in one line, for a report.
-    pub fn shown(&self) -> String {
+    pub fn describe(&self) -> String {
         let first = self.head.lines().next().unwrap_or_default();
         format!("{first:?} {:?}", String::from_utf8_lossy(&self.body))
     }
 }
 
 /// The head of an answer, without its body.
-pub fn head(stream: &mut Stream) -> Result<Answer, String> {
-    stream.await_some(|held| {
+pub fn read_head(stream: &mut Stream) -> Result<Answer, String> {
+    stream.read_until_found(|held| {
         let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") else {
             return Ok(None);
         };
@@ -170,13 +179,13 @@ pub fn head(stream: &mut Stream) -> Result<Answer, String> {
 }
 
 /// A complete answer that has a length or no body.
-pub fn answer(stream: &mut Stream) -> Result<Answer, String> {
-    let mut answer = head(stream)?;
+pub fn read_answer(stream: &mut Stream) -> Result<Answer, String> {
+    let mut answer = read_head(stream)?;
     let length = answer
         .field("content-length")
         .and_then(|length| length.parse().ok());
     if let Some(length) = length.filter(|length| *length > 0) {
-        answer.body = stream.await_some(|held| {
+        answer.body = stream.read_until_found(|held| {
             let body = held.get(..length);
             Ok(body.map(|body| (body.to_vec(), length)))
         })?;

@@ -23,7 +23,7 @@ impl Subscription {
     /// Starts the program and waits until it is subscribed, which `-d` makes it print.
     fn start(broker: &Broker, version: &str, args: &[&str]) -> Subscription {
         let subscription = Subscription::quick(broker, version, args);
-        subscription.next(|line| line.starts_with("Subscribed"));
+        subscription.next_line(|line| line.starts_with("Subscribed"));
         subscription
     }
 
@@ -35,20 +35,20 @@ impl Subscription {
             .stdout(Stdio::piped())
             .spawn()
             .expect("mosquitto_sub starts");
-        let (say, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                let _ = say.send(line); // the test may be over
+                let _ = sender.send(line); // the test may be over
             }
         });
         Subscription { child, lines }
     }
 
-    fn next(&self, wanted: impl Fn(&str) -> bool) -> String {
+    fn next_line(&self, expected: impl Fn(&str) -> bool) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).expect("a line");
-            if wanted(&line) {
+            if expected(&line) {
                 return line;
             }
         }
@@ -56,7 +56,7 @@ impl Subscription {
 
     /// The next line with a message. The output format marks such a line with `>`.
     fn message(&self) -> String {
-        self.next(|line| line.starts_with('>'))[1..].to_string()
+        self.next_line(|line| line.starts_with('>'))[1..].to_string()
     }
 
     fn kill(&mut self) {
@@ -113,9 +113,9 @@ fn a_retained_message_is_set_read_and_removed() {
         assert_eq!(read.message(), "1 kept");
         publish(&broker, version, &["-t", "t", "-r", "-n"]);
         assert_eq!(read.message(), "0 ");
-        let late = Subscription::start(&broker, version, &format);
+        let late_subscription = Subscription::start(&broker, version, &format);
         publish(&broker, version, &["-t", "t", "-m", "passing"]);
-        assert_eq!(late.message(), "0 passing");
+        assert_eq!(late_subscription.message(), "0 passing");
     }
 }
 
@@ -142,14 +142,14 @@ fn a_session_goes_on_after_the_program_was_killed() {
         }
         let mut subscription = Subscription::start(&broker, version, &args);
         subscription.kill();
-        let wanted: Vec<String> = (0..30).map(|n| format!("away {n}")).collect();
-        for data in &wanted {
+        let expected: Vec<String> = (0..30).map(|n| format!("away {n}")).collect();
+        for data in &expected {
             publish(&broker, version, &["-t", "t", "-q", "1", "-m", data]);
         }
         // The messages may come before the SUBACK, so do not wait for it.
-        let again = Subscription::quick(&broker, version, &args);
-        for data in &wanted {
-            assert_eq!(again.message(), *data);
+        let resumed = Subscription::quick(&broker, version, &args);
+        for data in &expected {
+            assert_eq!(resumed.message(), *data);
         }
     }
 }
@@ -159,8 +159,8 @@ fn a_session_goes_on_after_the_program_was_killed() {
 fn a_session_goes_on_after_the_server_was_killed() {
     for version in VERSIONS {
         let (state, port) = (State::new(), hold_port());
-        let again = || crash::start(&state, port.addr());
-        let Some(mut broker) = again() else { return };
+        let resumed = || crash::start(&state, port.addr());
+        let Some(mut broker) = resumed() else { return };
         let session = |name| {
             let mut args = vec!["-t", "t", "-q", "1", "-c", "-i", name, "-F", ">%p"];
             if version == "5" {
@@ -169,7 +169,7 @@ fn a_session_goes_on_after_the_server_was_killed() {
             args
         };
         Subscription::start(&broker, version, &session("away")).kill();
-        let stays = Subscription::start(&broker, version, &session("stays"));
+        let connected = Subscription::start(&broker, version, &session("stays"));
         let publish_all = |broker: &Broker, numbers: Range<u32>| {
             for number in numbers {
                 let data = number.to_string();
@@ -177,7 +177,7 @@ fn a_session_goes_on_after_the_server_was_killed() {
             }
         };
         publish_all(&broker, 0..10);
-        broker.replace_after_crash(|| again().expect("a server of ours"));
+        broker.replace_after_crash(|| resumed().expect("a server of ours"));
         publish_all(&broker, 10..20);
         let away = Subscription::quick(&broker, version, &session("away"));
         for number in 0..20 {
@@ -186,7 +186,7 @@ fn a_session_goes_on_after_the_server_was_killed() {
         // It reconnects by itself. Messages that it acknowledged a moment before the crash may come again.
         let mut next = 0;
         while next < 20 {
-            let number: u32 = stays.message().parse().expect("a number");
+            let number: u32 = connected.message().parse().expect("a number");
             assert!(number <= next, "{number} came instead of {next}");
             next = next.max(number + 1);
         }
@@ -200,10 +200,10 @@ fn a_session_goes_on_at_another_node_while_its_node_lives_and_when_it_is_dead() 
         return;
     };
     let ports = [hold_port(), hold_port()];
-    let [one, other] = ports
+    let [first_node, second_node] = ports
         .each_ref()
         .map(|port| crash::start_node(&servers, port.addr()));
-    let (Some(one), Some(other)) = (one, other) else {
+    let (Some(first_node), Some(second_node)) = (first_node, second_node) else {
         return;
     };
     // Each client has a topic of its own.
@@ -226,22 +226,22 @@ fn a_session_goes_on_at_another_node_while_its_node_lives_and_when_it_is_dead() 
         }
     };
     for version in VERSIONS {
-        Subscription::start(&one, version, &session(version)).kill();
-        publish_all(&one, version, 0..5);
-        publish_all(&other, version, 5..10);
-        let mut moved = Subscription::quick(&other, version, &session(version));
+        Subscription::start(&first_node, version, &session(version)).kill();
+        publish_all(&first_node, version, 0..5);
+        publish_all(&second_node, version, 5..10);
+        let mut moved = Subscription::quick(&second_node, version, &session(version));
         expect(&moved, 0..10);
         moved.kill();
-        let mut back = Subscription::quick(&one, version, &session(version));
-        publish_all(&other, version, 10..12);
-        expect(&back, 10..12);
-        back.kill();
-        publish_all(&other, version, 12..14);
+        let mut resumed = Subscription::quick(&first_node, version, &session(version));
+        publish_all(&second_node, version, 10..12);
+        expect(&resumed, 10..12);
+        resumed.kill();
+        publish_all(&second_node, version, 12..14);
     }
-    drop(one);
+    drop(first_node);
     for version in VERSIONS {
-        let last = Subscription::quick(&other, version, &session(version));
-        publish_all(&other, version, 14..16);
+        let last = Subscription::quick(&second_node, version, &session(version));
+        publish_all(&second_node, version, 14..16);
         expect(&last, 12..16);
     }
 }
@@ -293,8 +293,8 @@ fn a_message_expires_while_nobody_reads() {
     expiry("100", "long");
     expiry("1", "short");
     broker.await_kept("t", 1);
-    let again = Subscription::quick(&broker, "5", &session);
-    assert_eq!(again.message(), "long");
+    let resumed = Subscription::quick(&broker, "5", &session);
+    assert_eq!(resumed.message(), "long");
 }
 
 #[test]
@@ -339,11 +339,11 @@ fn the_servers_own_topics_are_shown_as_mosquittos_are() {
     for version in VERSIONS {
         let format = ["-t", "$SYS/broker/#", "-F", ">%r %t %p"];
         let subscription = Subscription::start(&broker, version, &format);
-        let mut wanted = SYS.to_vec();
-        while !wanted.is_empty() {
+        let mut expected = SYS.to_vec();
+        while !expected.is_empty() {
             let line = subscription.message();
             let (_, text) = line.split_once(" $SYS/broker/").expect("its topic");
-            wanted.retain(|name| !text.starts_with(&format!("{name} ")));
+            expected.retain(|name| !text.starts_with(&format!("{name} ")));
         }
     }
 }

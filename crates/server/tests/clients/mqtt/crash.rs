@@ -60,20 +60,22 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
     peer.expect_quiet(client);
 }
 
-/// Kills the server while one client is connected and another is away. Both resume their sessions at the server that `again` starts.
-fn go_on_after_a_kill(variant: Variant, again: impl Fn() -> Option<Broker>) {
-    let Some(broker) = again() else { return };
+/// Kills the server while one client is connected and another is away. Both resume their sessions at the server that `restart_broker` starts.
+fn go_on_after_a_kill(variant: Variant, restart_broker: impl Fn() -> Option<Broker>) {
+    let Some(broker) = restart_broker() else {
+        return;
+    };
     let mut peer = Peer::start(variant, &Arc::new(broker));
     for client in ["stays", "away"] {
         let properties = json!({ "session_expiry_s": LONG_S });
         let reconnect = client == "stays";
-        let how = json!({ "clean": false, "reconnect": reconnect, "properties": properties });
-        peer.connect(client, how);
+        let options = json!({ "clean": false, "reconnect": reconnect, "properties": properties });
+        peer.connect(client, options);
         peer.subscribe(client, &[("a", 1), ("b/+", 2)]);
     }
     peer.disconnect("away");
     publish(&mut peer, 0..MESSAGES);
-    peer.crash_server(|| again().expect("a server of ours"));
+    peer.crash_server(|| restart_broker().expect("a server of ours"));
     publish(&mut peer, MESSAGES..2 * MESSAGES);
     assert!(peer.connect_session("away", false, LONG_S), "{variant:?}");
     receive_all(&peer, "away", false);

@@ -55,14 +55,14 @@ fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
         for qos in [1, 2] {
             let topic = format!("burst/{qos}");
             peer.subscribe("subscriber", &[(&topic, 2)]);
-            let how = json!({ "topic": peer.unique_name(&topic), "count": MANY, "qos": qos });
-            peer.send_command("burst", "publisher", how);
+            let options = json!({ "topic": peer.unique_name(&topic), "count": MANY, "qos": qos });
+            peer.send_command("burst", "publisher", options);
             for n in 0..MANY {
                 let done = peer.next_event("publisher", "published");
                 assert_eq!(done["reason"], 0, "{n} of QoS {qos} over {transport}");
             }
-            let wanted: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
-            assert_eq!(peer.data("subscriber", MANY), wanted);
+            let expected: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
+            assert_eq!(peer.data("subscriber", MANY), expected);
         }
     }
 }
@@ -76,18 +76,18 @@ fn many_messages_come_once_and_in_order() {
         peer.subscribe("subscriber", &[("q/+", 2)]);
         for qos in 0..=2u8 {
             let topic = format!("q/{qos}");
-            let wanted: Vec<String> = (0..MANY).map(|n| format!("{qos}-{n}")).collect();
-            let own = peer.unique_name(&topic);
-            for data in wanted.chunks(UNDER_WAY) {
+            let expected: Vec<String> = (0..MANY).map(|n| format!("{qos}-{n}")).collect();
+            let own_topics = peer.unique_name(&topic);
+            for data in expected.chunks(UNDER_WAY) {
                 for data in data {
-                    let how = json!({ "topic": own, "payload": data, "qos": qos, "retain": false });
-                    peer.send_command("publish", "publisher", how);
+                    let options = json!({ "topic": own_topics, "payload": data, "qos": qos, "retain": false });
+                    peer.send_command("publish", "publisher", options);
                 }
                 for _ in data {
                     peer.next_event("publisher", "published");
                 }
             }
-            assert_eq!(peer.data("subscriber", MANY), wanted);
+            assert_eq!(peer.data("subscriber", MANY), expected);
         }
         peer.expect_quiet("subscriber");
     });
@@ -135,9 +135,9 @@ fn filters_match_by_levels() {
         for topic in ["a", "a/b", "a/b/c", "a//c", "d", "end"] {
             peer.publish("publisher", topic, topic, 1);
         }
-        for (filter, wanted) in table {
-            let received_data = peer.data(filter, wanted.len());
-            assert_eq!(received_data, *wanted, "{filter}");
+        for (filter, expected) in table {
+            let received_data = peer.data(filter, expected.len());
+            assert_eq!(received_data, *expected, "{filter}");
         }
         assert_eq!(peer.data("#", 1), ["end"]);
         for filter in ["a/#", "+/+/c", "a/+"] {
@@ -160,11 +160,11 @@ fn wildcards_at_the_start_do_not_match_dollar_topics() {
             );
             peer.next_event("it", "suback");
         }
-        let own = peer
+        let own_topics = peer
             .remaining_topics("it")
             .into_iter()
             .find(|topic| topic.starts_with('$'));
-        assert_eq!(own, None);
+        assert_eq!(own_topics, None);
     });
 }
 
@@ -241,17 +241,17 @@ fn a_retained_message_waits_for_subscribers() {
 }
 
 /// Checks that a new subscriber receives exactly these messages, marked as retained.
-fn expect_late(peer: &mut Peer, name: &str, filter: &str, wanted: &[&str]) {
+fn expect_late(peer: &mut Peer, name: &str, filter: &str, expected: &[&str]) {
     peer.connect(name, json!({}));
     peer.subscribe(name, &[(filter, 1)]);
     let mut received_data = Vec::new();
-    for _ in wanted {
+    for _ in expected {
         let message = peer.message(name);
         assert!(message.retain, "{message:?}");
         received_data.push(message.data);
     }
     received_data.sort();
-    assert_eq!(received_data, wanted);
+    assert_eq!(received_data, expected);
     peer.expect_quiet(name);
 }
 

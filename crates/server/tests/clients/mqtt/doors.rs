@@ -62,8 +62,8 @@ fn message_of_curl_arrives_over_mqtt() {
     assert_eq!(message.data, "{}");
     let properties = &message.properties;
     assert_eq!(properties["content_type"], "application/json");
-    let left = properties["expiry_s"].as_u64().expect("an expiry");
-    assert!((98..=100).contains(&left), "{left}");
+    let remaining_s = properties["expiry_s"].as_u64().expect("an expiry");
+    assert!((98..=100).contains(&remaining_s), "{remaining_s}");
     let user = properties["user"].as_array().expect("user properties");
     for pair in [json!(["crore-key", "k1"]), json!(["crore-event", "score"])] {
         assert!(user.contains(&pair), "{pair} in {properties}");
@@ -79,8 +79,8 @@ fn message_of_mqtt_arrives_over_http() {
         "expiry_s": 100,
         "user": [["crore-key", "k1"], ["crore-event", "score"]],
     });
-    let how = json!({ "topic": "t", "payload": "{\"a\": 1}", "properties": properties });
-    assert_eq!(peer.publish_with("it", how) & 0x80, 0);
+    let options = json!({ "topic": "t", "payload": "{\"a\": 1}", "properties": properties });
+    assert_eq!(peer.publish_with("it", options) & 0x80, 0);
     let (head, body) = poll(&peer, "t");
     assert_eq!(body, "{\"a\": 1}");
     for line in [
@@ -98,8 +98,8 @@ fn a_message_of_mqtt_expires_in_the_log() {
     let Some(mut peer) = start() else { return };
     for (data, expiry_s) in [("short", 1), ("long", 100)] {
         let properties = json!({ "expiry_s": expiry_s });
-        let how = json!({ "topic": "t", "payload": data, "properties": properties });
-        peer.publish_with("it", how);
+        let options = json!({ "topic": "t", "payload": data, "properties": properties });
+        peer.publish_with("it", options);
     }
     server(&peer).await_kept(&peer.unique_name("t"), 1);
     assert_eq!(poll(&peer, "t").1, "long");

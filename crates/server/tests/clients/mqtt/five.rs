@@ -4,10 +4,10 @@ use super::for_each_v5_variant;
 use super::peer::{Library, Peer};
 use serde_json::{Value, json};
 
-fn one(filter: &str, option: &str, value: Value) -> Value {
-    let mut it = json!({ "filter": filter, "qos": 1 });
-    it[option] = value;
-    json!({ "filters": [it] })
+fn subscription_with(filter: &str, option: &str, value: Value) -> Value {
+    let mut subscription = json!({ "filter": filter, "qos": 1 });
+    subscription[option] = value;
+    json!({ "filters": [subscription] })
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn no_local_keeps_a_client_s_own_messages_away() {
         for name in ["it", "other"] {
             peer.connect(name, json!({}));
         }
-        peer.subscribe_with("it", one("t", "no_local", true.into()));
+        peer.subscribe_with("it", subscription_with("t", "no_local", true.into()));
         peer.publish("it", "t", "own", 1);
         peer.publish("other", "t", "foreign", 1);
         assert_eq!(peer.message("it").data, "foreign");
@@ -30,7 +30,7 @@ fn no_local_keeps_a_client_s_own_messages_away() {
 fn retain_as_published_keeps_the_mark() {
     for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
-        peer.subscribe_with("it", one("t", "as_published", true.into()));
+        peer.subscribe_with("it", subscription_with("t", "as_published", true.into()));
         peer.retain("it", "t", "kept");
         assert!(peer.message("it").retain);
         peer.publish("it", "t", "passing", 1);
@@ -45,14 +45,14 @@ fn retain_handling_says_when_retained_messages_come() {
     for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
         peer.retain("it", "t", "kept");
-        peer.subscribe_with("it", one("t", "handling", 2.into()));
+        peer.subscribe_with("it", subscription_with("t", "handling", 2.into()));
         peer.expect_quiet("it");
         peer.unsubscribe("it", &["t"]);
-        peer.subscribe_with("it", one("t", "handling", 1.into()));
+        peer.subscribe_with("it", subscription_with("t", "handling", 1.into()));
         assert_eq!(peer.message("it").data, "kept");
-        peer.subscribe_with("it", one("t", "handling", 1.into()));
+        peer.subscribe_with("it", subscription_with("t", "handling", 1.into()));
         peer.expect_quiet("it");
-        peer.subscribe_with("it", one("t", "handling", 0.into()));
+        peer.subscribe_with("it", subscription_with("t", "handling", 0.into()));
         assert_eq!(peer.message("it").data, "kept");
         peer.retain("it", "t", "");
     });
@@ -75,12 +75,12 @@ fn a_message_names_the_subscriptions_that_it_comes_for() {
             );
         }
         peer.subscribe("it", &[("c", 1)]);
-        let wanted = [
+        let expected = [
             ("a/b", vec![1, 268_435_455]),
             ("a/x", vec![268_435_455]),
             ("c", vec![]),
         ];
-        for (topic, identifiers) in wanted {
+        for (topic, identifiers) in expected {
             peer.publish("it", topic, topic, 1);
             let mut received_values: Vec<u64> = Vec::new();
             // A broker may send one copy with all identifiers, or a copy for each (MQTT 5.0 section 3.3.4). Crore sends one.
@@ -156,32 +156,32 @@ fn a_client_s_aliases_stand_for_topics() {
         peer.connect("subscriber", json!({}));
         peer.subscribe("subscriber", &[("a/+", 1)]);
         let connack = peer.connect("it", json!({ "auto_alias": true }));
-        let most = connack["properties"]["alias_max"].as_u64().unwrap_or(0);
-        assert!(most >= 1, "the server takes aliases");
-        let mut wanted = Vec::new();
+        let alias_max = connack["properties"]["alias_max"].as_u64().unwrap_or(0);
+        assert!(alias_max >= 1, "the server takes aliases");
+        let mut expected = Vec::new();
         for number in 0..6 {
             let topic = format!("a/{}", number % 2);
             send_aliased(peer, &topic, number % 2 + 1, number < 2);
-            wanted.push(topic);
+            expected.push(topic);
         }
-        let received_values: Vec<String> = wanted
+        let received_values: Vec<String> = expected
             .iter()
             .map(|_| peer.message("subscriber").topic)
             .collect();
-        assert_eq!(received_values, wanted);
+        assert_eq!(received_values, expected);
     });
 }
 
 fn send_aliased(peer: &mut Peer, topic: &str, alias: usize, first: bool) {
-    let mut how = json!({ "payload": "x", "qos": 1, "retain": false });
-    how["topic"] = peer.unique_name(topic).into();
+    let mut options = json!({ "payload": "x", "qos": 1, "retain": false });
+    options["topic"] = peer.unique_name(topic).into();
     if peer.variant.library == Library::Paho {
-        how["properties"] = json!({ "alias": alias });
+        options["properties"] = json!({ "alias": alias });
         if !first {
-            how["topic"] = "".into();
+            options["topic"] = "".into();
         }
     }
-    peer.send_command("publish", "it", how);
+    peer.send_command("publish", "it", options);
     assert_eq!(peer.next_event("it", "published")["reason"], 0);
 }
 
@@ -190,12 +190,12 @@ fn send_aliased(peer: &mut Peer, topic: &str, alias: usize, first: bool) {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_server_s_aliases_stand_for_topics() {
     for_each_v5_variant(|peer| {
-        let most = if peer.variant.library == Library::MqttJs {
+        let alias_max = if peer.variant.library == Library::MqttJs {
             3
         } else {
             0
         };
-        peer.connect("it", json!({ "properties": { "alias_max": most } }));
+        peer.connect("it", json!({ "properties": { "alias_max": alias_max } }));
         peer.subscribe("it", &[("a/+", 1)]);
         for number in 0..20 {
             let topic = format!("a/{}", number % 5);

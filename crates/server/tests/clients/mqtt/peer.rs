@@ -192,11 +192,11 @@ impl Peer {
 
     fn to_message(&self, event: &Value) -> Message {
         let text = |name: &str| event[name].as_str().expect("text").to_string();
-        let own = self.unique_name("");
+        let own_topics = self.unique_name("");
         let topic = text("topic");
         Message {
             topic: topic
-                .strip_prefix(&own)
+                .strip_prefix(&own_topics)
                 .map_or(topic.clone(), str::to_string),
             data: text("data"),
             qos: event["qos"].as_u64().expect("a number"),

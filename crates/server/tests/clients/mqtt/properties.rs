@@ -7,7 +7,7 @@ use serde_json::json;
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn properties_are_carried_through() {
     for_each_v5_variant(|peer| {
-        let wanted = json!({
+        let expected = json!({
             "payload_format": 1,
             "content_type": "application/json; charset=utf-8",
             "response_topic": "answers/7",
@@ -22,11 +22,11 @@ fn properties_are_carried_through() {
         peer.connect("it", json!({}));
         peer.publish_with(
             "it",
-            json!({ "topic": "t", "payload": "{}", "qos": 2, "properties": wanted }),
+            json!({ "topic": "t", "payload": "{}", "qos": 2, "properties": expected }),
         );
         for qos in 0..=2 {
             let received = peer.message(&format!("subscriber{qos}")).properties;
-            assert_eq!(received, wanted);
+            assert_eq!(received, expected);
         }
     });
 }
@@ -46,12 +46,13 @@ fn a_message_without_properties_has_none() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_retained_message_keeps_its_properties() {
     for_each_v5_variant(|peer| {
-        let wanted = json!({ "content_type": "text/x", "user": [["k", "v"]] });
+        let expected = json!({ "content_type": "text/x", "user": [["k", "v"]] });
         peer.connect("it", json!({}));
-        let how = json!({ "topic": "t", "payload": "x", "retain": true, "properties": wanted });
-        peer.publish_with("it", how);
+        let options =
+            json!({ "topic": "t", "payload": "x", "retain": true, "properties": expected });
+        peer.publish_with("it", options);
         peer.subscribe("it", &[("t", 1)]);
-        assert_eq!(peer.message("it").properties, wanted);
+        assert_eq!(peer.message("it").properties, expected);
         peer.retain("it", "t", "");
     });
 }
@@ -60,17 +61,18 @@ fn a_retained_message_keeps_its_properties() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_session_keeps_what_came_while_it_was_away_with_its_properties() {
     for_each_v5_variant(|peer| {
-        let wanted = json!({ "content_type": "text/x", "correlation": "1", "user": [["k", "v"]] });
+        let expected =
+            json!({ "content_type": "text/x", "correlation": "1", "user": [["k", "v"]] });
         peer.connect_session("it", false, 600);
         peer.subscribe("it", &[("t", 1)]);
         peer.disconnect("it");
         peer.connect("publisher", json!({}));
         peer.publish_with(
             "publisher",
-            json!({ "topic": "t", "payload": "x", "properties": wanted }),
+            json!({ "topic": "t", "payload": "x", "properties": expected }),
         );
         peer.connect_session("it", false, 600);
-        assert_eq!(peer.message("it").properties, wanted);
+        assert_eq!(peer.message("it").properties, expected);
     });
 }
 
@@ -90,15 +92,15 @@ fn a_request_is_answered_where_it_says() {
             json!({ "topic": "ask", "payload": "?", "properties": properties }),
         );
         let request = peer.message("answers");
-        let to = request.properties["response_topic"]
+        let response_topic = request.properties["response_topic"]
             .as_str()
             .expect("a topic");
-        let back = json!({
-            "topic": to.strip_prefix(&peer.unique_name("")).expect("our own"),
+        let response = json!({
+            "topic": response_topic.strip_prefix(&peer.unique_name("")).expect("our own"),
             "payload": "!",
             "properties": { "correlation": request.properties["correlation"] },
         });
-        peer.publish_with("answers", back);
+        peer.publish_with("answers", response);
         let answer = peer.message("asks");
         assert_eq!(
             (answer.data.as_str(), &answer.properties["correlation"]),

@@ -20,8 +20,8 @@ fn a_session_goes_on_after_its_client_was_killed() {
         peer.expect_quiet("it");
         peer.kill();
         peer.connect("publisher", json!({}));
-        let wanted: Vec<String> = (0..20).map(|n| format!("away {n}")).collect();
-        for (number, data) in wanted.iter().enumerate() {
+        let expected: Vec<String> = (0..20).map(|n| format!("away {n}")).collect();
+        for (number, data) in expected.iter().enumerate() {
             peer.publish(
                 "publisher",
                 ["a", "b/c"][number % 2],
@@ -30,15 +30,15 @@ fn a_session_goes_on_after_its_client_was_killed() {
             );
         }
         assert!(peer.connect_session("it", false, LONG_S), "session present");
-        let received_data = peer.data("it", wanted.len());
+        let received_data = peer.data("it", expected.len());
         // Order is guaranteed within a topic only.
         for topic in 0..2 {
             let of_topic = |list: &[String]| -> Vec<String> {
                 let number = |data: &String| data[5..].parse::<usize>().expect("a number");
-                let own = list.iter().filter(|data| number(data) % 2 == topic);
-                own.cloned().collect()
+                let own_topics = list.iter().filter(|data| number(data) % 2 == topic);
+                own_topics.cloned().collect()
             };
-            assert_eq!(of_topic(&received_data), of_topic(&wanted));
+            assert_eq!(of_topic(&received_data), of_topic(&expected));
         }
         peer.publish("publisher", "a", "after", 1);
         assert_eq!(peer.message("it").data, "after");
@@ -91,8 +91,9 @@ fn a_second_connection_takes_the_session_over() {
         peer.connect_session("first", false, LONG_S);
         peer.subscribe("first", &[("t", 1)]);
         let id = peer.unique_name("first");
-        let how = json!({ "id": id, "clean": false, "properties": { "session_expiry_s": LONG_S } });
-        let connack = peer.connect("second", how);
+        let options =
+            json!({ "id": id, "clean": false, "properties": { "session_expiry_s": LONG_S } });
+        let connack = peer.connect("second", options);
         assert_eq!(connack["session_present"], true);
         let closed = peer.next_event("first", "closed");
         // Mosquitto 2.0 does not send the reason.
@@ -116,8 +117,8 @@ fn a_session_ends_when_its_time_is_over() {
         let will = json!({ "topic": peer.unique_name("ended"), "payload": "", "qos": 1, "retain": false,
             "properties": { "delay_s": LONG_S } });
         let properties = json!({ "session_expiry_s": 1 });
-        let how = json!({ "clean": false, "will": will, "properties": properties });
-        peer.connect("short", how);
+        let options = json!({ "clean": false, "will": will, "properties": properties });
+        peer.connect("short", options);
         peer.cut("short");
         peer.message("watcher");
         for (name, present) in [("short", false), ("long", true)] {
@@ -131,8 +132,8 @@ fn a_session_ends_when_its_time_is_over() {
 fn a_farewell_may_change_the_expiry() {
     for_each_v5_variant(|peer| {
         peer.connect_session("it", false, LONG_S);
-        let now = json!({ "properties": { "session_expiry_s": 0 } });
-        peer.send_command("disconnect", "it", now);
+        let expires_now = json!({ "properties": { "session_expiry_s": 0 } });
+        peer.send_command("disconnect", "it", expires_now);
         peer.next_event("it", "closed");
         assert!(!peer.connect_session("it", false, 0));
     });
@@ -147,17 +148,17 @@ fn a_message_expires_while_its_subscriber_is_away() {
         peer.disconnect("it");
         peer.connect("publisher", json!({}));
         for (data, expiry_s) in [("long", 100), ("short", 1)] {
-            let how =
+            let options =
                 json!({ "topic": "t", "payload": data, "properties": { "expiry_s": expiry_s } });
-            peer.publish_with("publisher", how);
+            peer.publish_with("publisher", options);
         }
         peer.broker.await_kept(&peer.unique_name("t"), 1);
         peer.connect_session("it", false, LONG_S);
         let message = peer.message("it");
         assert_eq!(message.data, "long");
         // The message carries the rest of its expiry: the time that it spent in the server is deducted.
-        let left = message.properties["expiry_s"].as_u64().expect("an expiry");
-        assert!((1..100).contains(&left), "{left}");
+        let remaining_s = message.properties["expiry_s"].as_u64().expect("an expiry");
+        assert!((1..100).contains(&remaining_s), "{remaining_s}");
         peer.expect_quiet("it");
     });
 }
@@ -167,8 +168,8 @@ fn a_message_expires_while_its_subscriber_is_away() {
 fn a_retained_message_expires() {
     for_each_v5_variant(|peer| {
         peer.connect("it", json!({}));
-        let how = json!({ "topic": "t", "payload": "x", "retain": true, "properties": { "expiry_s": 1 } });
-        peer.publish_with("it", how);
+        let options = json!({ "topic": "t", "payload": "x", "retain": true, "properties": { "expiry_s": 1 } });
+        peer.publish_with("it", options);
         peer.broker.await_kept(&peer.unique_name("t"), 0);
         peer.subscribe("it", &[("t", 1)]);
         peer.expect_quiet("it");
@@ -200,32 +201,32 @@ fn no_more_come_than_the_client_will_receive_at_once() {
         if peer.variant.library != super::Library::Paho || !peer.broker.is_crore() {
             return; // Mosquitto 2.0 sends more after the first acknowledgement
         }
-        let how = json!({
+        let options = json!({
             "manual_ack": true,
             "clean": false,
             "properties": { "receive_max": 2, "session_expiry_s": LONG_S },
         });
-        peer.connect("it", how.clone());
+        peer.connect("it", options.clone());
         peer.subscribe("it", &[("t", 1), ("other", 1)]);
         peer.connect("publisher", json!({}));
         for data in ["one", "two", "three", "four"] {
             peer.publish("publisher", "t", data, 1);
         }
-        let (one, two) = (peer.message("it"), peer.message("it"));
-        assert_eq!((one.data.as_str(), two.data.as_str()), ("one", "two"));
+        let (first, second) = (peer.message("it"), peer.message("it"));
+        assert_eq!((first.data.as_str(), second.data.as_str()), ("one", "two"));
         peer.expect_quiet("it");
         // A message of QoS 0 does not wait for acknowledgements, if it overtakes no other message of its topic.
         peer.publish("publisher", "other", "at once", 0);
         assert_eq!(peer.message("it").data, "at once");
-        peer.send_command("ack", "it", ack(one.mid));
+        peer.send_command("ack", "it", ack(first.mid));
         assert_eq!(peer.message("it").data, "three");
         // After a reconnect, unacknowledged messages come again first, with their packet ids.
         peer.cut("it");
-        peer.connect("it", how);
+        peer.connect("it", options);
         let (again, next) = (peer.message("it"), peer.message("it"));
         assert_eq!(
             (again.data.as_str(), again.mid, again.dup),
-            ("two", two.mid, true)
+            ("two", second.mid, true)
         );
         assert_eq!((next.data.as_str(), next.dup), ("three", true));
         for message in [again, next] {

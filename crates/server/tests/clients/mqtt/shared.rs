@@ -18,20 +18,20 @@ fn each_message_goes_to_one_member() {
         }
         peer.subscribe("alone", &[("$share/other/t/+", 1)]);
         peer.connect("publisher", json!({}));
-        let wanted: Vec<String> = (0..MANY).map(|n| format!("{n:03}")).collect();
-        for data in &wanted {
+        let expected: Vec<String> = (0..MANY).map(|n| format!("{n:03}")).collect();
+        for data in &expected {
             peer.publish("publisher", &format!("t/{data}"), data, 1);
         }
         // The other group receives all messages.
         assert_eq!(peer.data("alone", MANY).len(), MANY);
         let mut received_data = Vec::new();
         for name in ["a", "b"] {
-            let own = peer.remaining_data(name);
-            assert!(!own.is_empty(), "{name} got nothing");
-            received_data.extend(own);
+            let own_topics = peer.remaining_data(name);
+            assert!(!own_topics.is_empty(), "{name} got nothing");
+            received_data.extend(own_topics);
         }
         received_data.sort();
-        assert_eq!(received_data, wanted);
+        assert_eq!(received_data, expected);
     });
 }
 
@@ -51,11 +51,11 @@ fn a_member_that_leaves_is_not_chosen() {
         peer.cut("leaves");
         // When the will has arrived, the server has seen the end of the connection.
         peer.message("publisher");
-        let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
-        for data in &wanted {
+        let expected: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        for data in &expected {
             peer.publish("publisher", "t", data, 1);
         }
-        assert_eq!(peer.data("stays", wanted.len()), wanted);
+        assert_eq!(peer.data("stays", expected.len()), expected);
         peer.expect_quiet("unsubscribes");
     });
 }
@@ -98,8 +98,8 @@ fn no_local_may_not_be_asked_for() {
         }
         peer.connect("it", json!({}));
         let filter = format!("$share/g/{}", peer.unique_name("t"));
-        let how = json!({ "filters": [{ "filter": filter, "qos": 1, "no_local": true }] });
-        peer.send_command("subscribe", "it", how);
+        let options = json!({ "filters": [{ "filter": filter, "qos": 1, "no_local": true }] });
+        peer.send_command("subscribe", "it", options);
         assert_eq!(peer.next_event("it", "closed")["reason"], 0x82);
     });
 }

@@ -118,8 +118,8 @@ fn client_that_returns_within_the_delay_has_no_will_sent() {
         // Another client dies later and does not return.
         let mut later = will(peer, "t/later");
         later["properties"] = json!({ "delay_s": 2 });
-        let how = json!({ "will": later, "properties": { "session_expiry_s": 60 } });
-        peer.connect("other", how);
+        let options = json!({ "will": later, "properties": { "session_expiry_s": 60 } });
+        peer.connect("other", options);
         peer.cut("other");
         assert_eq!(peer.message("subscriber").topic, "t/later");
         peer.expect_quiet("subscriber");
@@ -149,11 +149,11 @@ fn a_will_has_its_properties() {
             "payload_format": 1,
             "user": [["a", "1"], ["a", "2"]],
         });
-        let wanted = last["properties"].clone();
+        let expected = last["properties"].clone();
         peer.connect("mortal", json!({ "will": last }));
         peer.connect("watcher", json!({}));
         peer.subscribe("watcher", &[("t/#", 1)]);
         peer.cut("mortal");
-        assert_eq!(peer.message("watcher").properties, wanted);
+        assert_eq!(peer.message("watcher").properties, expected);
     });
 }
