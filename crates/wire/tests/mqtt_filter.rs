@@ -7,7 +7,7 @@ use crore_wire::topic;
 type Parsed = Result<(Option<&'static str>, &'static str), FilterError>;
 
 #[test]
-fn filters_are_parsed_into_share_and_filter() {
+fn filters_are_taken_apart() {
     use FilterError::{Empty, ShareFilter, ShareName, Wildcard};
     let table: [(&str, Parsed); 28] = [
         ("a", Ok((None, "a"))),

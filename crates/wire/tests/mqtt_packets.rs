@@ -114,7 +114,7 @@ fn a_connack_in_both_versions() {
 }
 
 #[test]
-fn connack_that_3_1_1_cannot_express_is_not_written() {
+fn a_connack_that_3_1_1_cannot_say_is_not_written() {
     let connack = ConnAck {
         session_present: false,
         reason: ReasonCode::MALFORMED_PACKET,

@@ -73,7 +73,7 @@ fn values_that_do_not_fit_are_not_written() {
 }
 
 #[test]
-fn message_is_forwarded_with_its_own_properties() {
+fn a_message_is_forwarded_with_what_belongs_to_it() {
     let mut from = PropertyWriter::new();
     from.topic_alias(3).payload_is_utf8(true);
     from.user_property("b", "2").unwrap();

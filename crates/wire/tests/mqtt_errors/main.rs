@@ -131,7 +131,7 @@ fn each_packet_has_reason_codes_of_its_own() {
 }
 
 #[test]
-fn disconnects_and_authentication() {
+fn farewells_and_authentication() {
     refused(V311, 0xE0, b"\0", Error::TrailingBytes, 0x81);
     refused(V5, 0xE0, b"\0\0\0", Error::TrailingBytes, 0x81);
     refused(V311, 0xF0, b"", Error::PacketType, 0x81);

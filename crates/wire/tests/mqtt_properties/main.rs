@@ -43,7 +43,7 @@ fn assert_round_trip(version: Version, bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn packets_decode_to_themselves(
+    fn packets_come_back(
         (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
     ) {
         let bytes = packet.encoded(version);
