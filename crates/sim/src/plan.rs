@@ -229,8 +229,8 @@ impl Plan {
         non_durable.map(|rule| rule.filter.clone()).collect()
     }
 
-    /// The maximum number of messages that may wait for one connection. `None` if some topic has no such limit, or if there are clients of
-    /// MQTT or Centrifugo's protocol, which receive all messages of a turn.
+    /// The maximum number of messages that may wait for one connection. `None` if some topic has no such limit, or if there are MQTT
+    /// clients, which receive all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {
             let mut rules = self.settings.rules.iter();
@@ -238,10 +238,7 @@ impl Plan {
         };
         let limit_of = |name| Some(rule_of(name)?.outbox_messages).filter(|limit| *limit > 0);
         let limits: Option<Vec<u32>> = self.topics.iter().map(limit_of).collect();
-        let largest = limits
-            .filter(|_| self.mqtt_clients + self.centrifugo_clients == 0)?
-            .into_iter()
-            .max();
+        let largest = limits.filter(|_| self.mqtt_clients == 0)?.into_iter().max();
         Some(largest? as usize)
     }
 }

@@ -5,13 +5,13 @@
 //! subscribes to topics of several rules first falls behind in the topic with the smallest bounds. This holds for every protocol, and also
 //! for subscriptions by filter.
 //!
-//! Invariants: the rule is looked up only if bytes wait already, never for a write to a free socket. The ends of messages are known
-//! only if a rule bounds their number.
+//! Invariants: the rule is looked up only if bytes or messages of the same write wait already, never for the first message to a free socket. The ends of
+//! messages are known only if a rule bounds their number.
 //!
-//! The bounds do not apply to four kinds of bytes: a page (a bounded run of past messages), which is requested only when nothing waits;
-//! an answer, since a connection has one at a time; the rest of a partly sent message, which always waits; and the messages of one turn
+//! The bounds do not apply to four kinds of bytes: a page (a bounded run of past messages) of a stream or of MQTT, which is requested only when nothing
+//! waits; an answer, since a connection has one at a time; the rest of a partly sent message, which always waits; and the messages of one turn
 //! to an MQTT client, which are one write. All four are charged to the memory account (`account.rs`), and large messages are shared, not
-//! copied (`rope.rs`).
+//! copied (`rope.rs`). Centrifugo's and Pusher's clients get pages and the messages of a turn in several writes if the bounds are smaller.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

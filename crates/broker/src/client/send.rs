@@ -74,7 +74,8 @@ pub(crate) fn fits<P: ProtocolTypes>(
         .is_none_or(|outbox| conns.level() < MemoryLevel::Near && outbox.has_room(bytes, bounds()))
 }
 
-/// Appends a message that `write` encodes for this connection alone, if the outbox has room for it.
+/// Appends a message that `write` encodes for this connection alone, if the outbox has room for all of `out`. Without an outbox the bounds hold for `out`
+/// too, since the socket may take none of it: only its first message is appended whatever its length.
 pub(crate) fn append_if_it_fits<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     slot: u32,
@@ -91,7 +92,12 @@ pub(crate) fn append_if_it_fits<P: ProtocolTypes>(
             .bounds_for_topic(message.name)
             .reserving(out.ends.len())
     };
-    if record.latest && has_outbox || !fits(&clients.conns, slot, bytes, bounds) {
+    let is_bounded_write =
+        !has_outbox && !out.bytes.is_empty() && clients.ctx.world.rules.any_bounds_outboxes();
+    if record.latest && has_outbox
+        || !fits(&clients.conns, slot, bytes, bounds)
+        || is_bounded_write && !Outbox::default().has_room(bytes, bounds())
+    {
         return OfferOutcome::Full;
     }
     let before = out.bytes.len();

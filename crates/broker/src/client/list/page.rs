@@ -137,7 +137,8 @@ fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
-/// Sends messages of a topic in their order. Returns the first one for which there was no room.
+/// Sends messages of a topic in their order. Returns the first one for which there was no room. If the bounds of an outbox allow no more in one write, sends
+/// the rest in further writes as long as the socket takes all.
 pub(super) fn send_in_order<'r, C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -158,6 +159,13 @@ pub(super) fn send_in_order<'r, C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
             frames,
             retained: false,
         };
+        let outcome = C::message(clients, subs, deliveries, subscription, &message, &mut out);
+        let may_have_room = clients.ctx.world.rules.any_bounds_outboxes() && !out.bytes.is_empty();
+        if outcome != OfferOutcome::Full || !may_have_room {
+            return outcome == OfferOutcome::Full;
+        }
+        let full = core::mem::take(&mut out);
+        clients.send_messages(subscription.0, &full.bytes, &full.ends, io);
         C::message(clients, subs, deliveries, subscription, &message, &mut out)
             == OfferOutcome::Full
     });
