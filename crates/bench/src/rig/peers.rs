@@ -4,6 +4,7 @@
 //! The settings let no peer drop a message that it could deliver, and switch off extra work (access logs, persistence, statistics). The
 //! system's configuration is not read, and nothing outside the peer's directory is written.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,16 +27,16 @@ const NCHAN_MEMORY_MIB: usize = 512;
 /// Where Debian puts the module.
 const NCHAN_MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
 
-/// The command for nginx with Nchan, which keeps `keep` messages in each channel.
+/// The command for nginx with Nchan, which listens on this address and keeps `keep` messages in each channel.
 pub fn nchan(
     directory: &Directory,
-    port: u16,
+    address: SocketAddr,
     keep: u32,
     tls: Option<&Certificate>,
 ) -> Result<Command> {
     let program = program("nginx")?;
     std::fs::metadata(NCHAN_MODULE).with_context(|| missing(NCHAN_MODULE))?;
-    let config = nchan_config(directory.path(), port, keep, tls);
+    let config = nchan_config(directory.path(), address, keep, tls);
     let path = directory.write("nginx.conf", &config)?;
     let mut command = Command::new(program);
     // nginx opens this log before it reads its configuration.
@@ -45,7 +46,12 @@ pub fn nchan(
     Ok(command)
 }
 
-fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
+fn nchan_config(
+    directory: &Path,
+    address: SocketAddr,
+    keep: u32,
+    tls: Option<&Certificate>,
+) -> String {
     // Without this line, an nginx that is started as root would change to another user. With this line, an nginx that is not started as
     // root prints a warning.
     let user = if sys::is_root() { "user root;" } else { "" };
@@ -90,7 +96,7 @@ nchan_shared_memory_size {NCHAN_MEMORY_MIB}M;
 nchan_message_buffer_length {keep};
 nchan_message_timeout 1h;
 server {{
-listen 127.0.0.1:{port} backlog=4096{ssl};
+listen {address} backlog=4096{ssl};
 {certificate}{publisher}{subscriber}}}
 }}
 "

@@ -112,7 +112,7 @@ impl Server {
             ServerKind::Floor | ServerKind::Crore => {
                 server_command(binary, options, settings, &addresses, &directory)?
             }
-            ServerKind::Nchan => peers::nchan(&directory, port, options.log_messages, tls)?,
+            ServerKind::Nchan => peers::nchan(&directory, addresses[0], options.log_messages, tls)?,
             ServerKind::Mosquitto => peers::mosquitto(&directory, port, tls, options.durable)?,
             ServerKind::Nats => peers::nats(&directory, port, args.nats_server.as_deref())?,
             ServerKind::Other => bail!("a server of another kind is started by its command"),
@@ -126,7 +126,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a Crore that listens on this address, with this text as its settings file.
+    /// Starts Crore, the floor or Nchan, which listens on this address. Crore has this text as its settings file.
     pub fn start_at(
         binary: Option<&Path>,
         options: ServerOptions,
@@ -135,7 +135,13 @@ impl Server {
     ) -> Result<Server> {
         let directory = Directory::make(std::process::id())?;
         let addresses = vec![address];
-        let command = server_command(binary, options, settings, &addresses, &directory)?;
+        let command = match options.kind {
+            ServerKind::Floor | ServerKind::Crore => {
+                server_command(binary, options, settings, &addresses, &directory)?
+            }
+            ServerKind::Nchan => peers::nchan(&directory, address, options.log_messages, None)?,
+            other => bail!("{} is not measured there", other.name()),
+        };
         Server::launch(command, options.kind, addresses, directory, None)
     }
 

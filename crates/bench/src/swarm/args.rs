@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::measure::units;
-use crate::rig::Transport;
+use crate::rig::{ServerKind, Transport};
 
 /// How a client subscribes and receives messages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -42,6 +42,9 @@ pub struct SwarmArgs {
     /// What carries the packets, and what the server's TCP is
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
+    /// The server to measure, without `--server-command`.
+    #[arg(skip = ServerKind::Crore)]
+    pub kind: ServerKind,
     /// A shell command that starts the server to measure. It runs in the network namespace of this tool and must listen on 10.64.0.1
     /// [default: Crore]
     #[arg(long, value_name = "COMMAND")]

@@ -81,7 +81,7 @@ impl SwarmRun {
         let address = SocketAddr::from((SERVER, args.server_port));
         let server = match &args.server_command {
             Some(command) => Server::start_by(command, address)?,
-            None => start_crore(args, address)?,
+            None => start_server(args, address)?,
         };
         SwarmRun::in_namespace(args, &mut namespace, Some(server))
     }
@@ -357,9 +357,9 @@ impl Outcome {
     }
 }
 
-/// Starts a Crore with room for all clients.
-fn start_crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
-    let options = ServerOptions::new(ServerKind::Crore, args.shards(), args.log_messages);
+/// Starts a server of the wanted kind with room for all clients.
+fn start_server(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
+    let options = ServerOptions::new(args.kind, args.shards(), args.log_messages);
     let binary = args.server_binary.as_deref();
     Server::start_at(binary, options, &settings(args, 0), address)
 }
@@ -424,7 +424,8 @@ impl SwarmArgs {
         let topics = pattern.unwrap_or_else(|| topic_pattern(self.connections));
         let server = format!("{SERVER}:{}", self.server_port);
         let mut args = PublishArgs::of(&server, &topics, self.message_bytes);
-        args.single = self.publishes_singly;
+        args.floor = self.kind == ServerKind::Floor;
+        args.single = self.publishes_singly || self.kind == ServerKind::Nchan;
         args
     }
 

@@ -1,21 +1,23 @@
-//! `pair --transport xdp`: the same Crore over the kernel's TCP and over its own TCP, in turn. Both have the same pair of virtual interfaces and the
-//! same clients, a swarm.
+//! `pair --transport xdp`: the same Crore over the kernel's TCP and over its own TCP, and the peers over the kernel's TCP, in turn. All have the same
+//! pair of virtual interfaces and the same clients, a swarm.
 //!
 //! On such a pair the sender also does what the receiver's kernel does, so a part of the server's kernel counts as processor time of the tool.
-//! The clients do the same in both. So what the tool needs more beside the kernel's TCP is the server's kernel.
+//! The clients do the same for all. So what the tool needs more beside the kernel's TCP is the server's kernel. This holds for the two sides of Crore: each peer
+//! gets its messages in another way, which costs the tool another time.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{RunArgs, Sample, Transport, pause};
+use crate::rig::{RunArgs, Sample, ServerKind, Transport, pause};
 use crate::scenario::million::{sample, swarm_of};
 use crate::swarm::{SwarmArgs, SwarmRun};
 use crate::sys;
 
-/// The measured transports: the kernel's TCP first.
-const TRANSPORTS: [Transport; 2] = [Transport::Veth, Transport::Xdp];
+/// Crore over the kernel's TCP, and over its own.
+const KERNEL: Side = Side::new("veth", ServerKind::Crore, Transport::Veth);
+const OWN: Side = Side::new("xdp", ServerKind::Crore, Transport::Xdp);
 const DEFAULT_CONNECTIONS: u32 = 10_000;
 /// Messages a second.
 const DEFAULT_RATE: f64 = 10_000.0;
@@ -25,45 +27,92 @@ const WARM_UP_S: f64 = 2.0;
 const DELIVERY: [&str; 2] = ["server_cpu_us_per_delivery", "tool_cpu_us_per_delivery"];
 const OPENING: [&str; 2] = ["server_cpu_us_to_open", "tool_cpu_us_to_open"];
 
-/// Runs all rounds.
-pub fn run(args: &RunArgs) -> Result<Value> {
-    let mut runs: [Vec<Value>; 2] = Default::default();
-    for _ in 0..args.rounds {
-        for (transport, runs) in TRANSPORTS.into_iter().zip(&mut runs) {
-            runs.push(measure(args, transport)?);
+/// A measured server.
+#[derive(Clone, Copy)]
+struct Side {
+    /// Its name in the result.
+    name: &'static str,
+    kind: ServerKind,
+    transport: Transport,
+}
+
+impl Side {
+    const fn new(name: &'static str, kind: ServerKind, transport: Transport) -> Side {
+        Side {
+            name,
+            kind,
+            transport,
         }
     }
-    let clean = runs.iter().flatten().all(|run| run["clean"] == true);
+}
+
+/// Runs all rounds.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let is_measured = |kind: &ServerKind| matches!(kind, ServerKind::Floor | ServerKind::Nchan);
+    ensure!(
+        args.peer.iter().all(is_measured),
+        "the peers of pair --transport xdp are floor and nchan"
+    );
+    let peer = |kind: &ServerKind| Side::new(kind.name(), *kind, Transport::Veth);
+    let sides = [KERNEL, OWN].into_iter().chain(args.peer.iter().map(peer));
+    let mut measured: Vec<(Side, Vec<Value>)> = sides.map(|side| (side, Vec::new())).collect();
+    for _ in 0..args.rounds {
+        for (side, runs) in &mut measured {
+            runs.push(measure(args, *side)?);
+        }
+    }
+    let is_clean =
+        |side: &Side, run: &Value| side.kind != ServerKind::Crore || run["clean"] == true;
+    let clean = measured
+        .iter()
+        .all(|(side, runs)| runs.iter().all(|run| is_clean(side, run)));
     let rows: Map<String, Value> = [("unicast", DELIVERY), ("set-up", OPENING)]
         .into_iter()
-        .map(|(row, values)| (row.into(), compare(row, values, &runs)))
+        .map(|(row, values)| (row.into(), compare(row, values, &measured)))
         .collect();
-    let [kernel, xdp] = runs;
+    let runs: Map<String, Value> = measured
+        .into_iter()
+        .map(|(side, runs)| (side.name.into(), json!(runs)))
+        .collect();
     Ok(json!({
         "clean": clean,
         "rounds": args.rounds,
         "rows": rows,
-        "runs": { "veth": kernel, "xdp": xdp },
+        "runs": runs,
     }))
 }
 
 /// The medians of a row, and the ratios of Crore's TCP to the kernel's.
-fn compare(row: &str, [server, tool]: [&str; 2], runs: &[Vec<Value>; 2]) -> Value {
-    let median_of = |runs: &Vec<Value>, name: &str| {
+fn compare(row: &str, names: [&'static str; 2], measured: &[(Side, Vec<Value>)]) -> Value {
+    let median_of = |runs: &[Value], name: &str| {
         let values: Vec<f64> = runs.iter().filter_map(|run| run[name].as_f64()).collect();
         median(&values)
     };
-    let [kernel, xdp] = runs
-        .each_ref()
-        .map(|runs| [server, tool].map(|name| median_of(runs, name)));
-    let ratios = ratios(kernel, xdp);
+    let medians: Vec<[f64; 2]> = measured
+        .iter()
+        .map(|(_, runs)| names.map(|name| median_of(runs, name)))
+        .collect();
+    let ratios = ratios(medians[0], medians[1]);
+    for ((side, _), [server, tool]) in measured.iter().zip(&medians) {
+        report::say(&format!(
+            "{row:<8} {:<5} us of the server {server:.2}, of the tool {tool:.2}",
+            side.name
+        ));
+    }
     report::say(&format!(
-        "{row:<8} us of the server over the kernel's TCP {:.2}, over its own {:.2} ({:.2}, with its kernel {:.2}); of the tool {:.2} and {:.2}",
-        kernel[0], xdp[0], ratios[0], ratios[1], kernel[1], xdp[1],
+        "{row:<8} Crore's own TCP over the kernel's: server {:.2}, with its kernel {:.2}, with the tool {:.2}",
+        ratios[0], ratios[1], ratios[2],
     ));
+    let by_side = |value: usize| -> Map<String, Value> {
+        let values = measured.iter().zip(&medians);
+        let pair = |((side, _), medians): (&(Side, _), &[f64; 2])| {
+            (side.name.to_string(), json!(medians[value]))
+        };
+        values.map(pair).collect()
+    };
     json!({
-        server: { "veth": kernel[0], "xdp": xdp[0] },
-        tool: { "veth": kernel[1], "xdp": xdp[1] },
+        names[0]: by_side(0),
+        names[1]: by_side(1),
         "ratio_of_server": ratios[0],
         "ratio_of_server_with_kernel": ratios[1],
         "ratio_of_both": ratios[2],
@@ -81,10 +130,11 @@ fn ratios(kernel: [f64; 2], xdp: [f64; 2]) -> [f64; 3] {
     ]
 }
 
-/// Measures Crore over one transport: opens connections, then publishes to them.
-fn measure(args: &RunArgs, transport: Transport) -> Result<Value> {
+/// Measures a server: opens connections, then publishes to them.
+fn measure(args: &RunArgs, side: Side) -> Result<Value> {
     let swarm = SwarmArgs {
-        transport,
+        kind: side.kind,
+        transport: side.transport,
         threads: 1,
         shards: Some(args.shards.unwrap_or(1)),
         connections: args.connections.unwrap_or(DEFAULT_CONNECTIONS),
