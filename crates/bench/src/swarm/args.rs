@@ -102,6 +102,9 @@ pub struct SwarmArgs {
     /// Number of clients that reset their connections at the same time, in the middle of the run, and reconnect
     #[arg(long = "tsunami", default_value_t = 0, value_name = "CLIENTS")]
     pub reset_clients: u32,
+    /// SYNs a second from addresses that nobody has, in the second half of the run
+    #[arg(long = "syn-flood", default_value_t = 0.0, value_name = "PER_SECOND")]
+    pub syn_flood: f64,
     /// The share of clients (0 to 1) that read at most 1,024 bytes a second. Messages that these clients do not receive are counted
     /// separately
     #[arg(long = "slow", default_value_t = 0.0, value_name = "SHARE")]

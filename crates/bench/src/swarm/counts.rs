@@ -37,6 +37,8 @@ pub struct Counts {
     pub out_of_order: u64,
     /// Segments whose data had arrived already.
     pub repeated: u64,
+    /// SYNs that were sent from addresses that nobody has.
+    pub forged_syns: u64,
     /// Resets sent in answer to segments without a connection.
     pub resets: u64,
     /// Packet counters.
@@ -51,7 +53,7 @@ impl Counts {
         add_counters!(
             self, other;
             wrong_length, violations, dropped, late_closes, slow_missed,
-            retransmitted, out_of_order, repeated, resets
+            retransmitted, out_of_order, repeated, forged_syns, resets
         );
         self.traffic += other.traffic;
         if self.first_violation.is_none() {
@@ -120,6 +122,7 @@ impl Counts {
                 "retransmitted": self.retransmitted,
                 "out_of_order": self.out_of_order,
                 "repeated": self.repeated,
+                "forged_syns": self.forged_syns,
                 "resets": self.resets,
                 "lost_on_purpose": self.traffic.lost,
                 "not_taken": self.traffic.write_failed,

@@ -11,6 +11,7 @@ mod args;
 mod churn;
 mod client_row;
 mod counts;
+mod flood;
 mod namespace;
 mod plan;
 mod run;
@@ -49,11 +50,13 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         run.set_publish_rate(args.publish_rate())?;
     }
     run.swarm.set_drop_rate(args.reconnect_rate);
-    run.run_window(args.duration_s / 2.0)?;
+    let first_half = run.run_window(args.duration_s / 2.0)?;
     if args.reset_clients > 0 {
         run.swarm.reset_clients(args.reset_clients);
     }
-    run.run_window(args.duration_s / 2.0)?;
+    run.swarm.set_flood_rate(args.syn_flood);
+    let second_half = run.run_window(args.duration_s / 2.0)?;
+    run.swarm.set_flood_rate(0.0);
     let after = run.sample()?;
     let connections = args.connections;
     let outcome = run.finish()?;
@@ -74,6 +77,8 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         "connects_per_s": f64::from(connections) / opening_s,
         "per_connection_open": cost,
         "after": after.as_ref().map(Sample::json),
+        "first_half": first_half.json(),
+        "second_half": second_half.json(),
     });
     if let Some(path) = &args.json {
         let result = json!({ "result": report::merge(outcome.json.clone(), of_this_run) });

@@ -78,6 +78,8 @@ pub struct SharedState {
     pub must_stop: AtomicBool,
     /// The number of clients a second that close and reconnect, as the bits of an `f64`.
     pub drop_per_s: AtomicU64,
+    /// The number of forged SYNs a second, as the bits of an `f64`.
+    pub flood_per_s: AtomicU64,
     /// The number of clients that must reset their connections now.
     pub requested_resets: AtomicU32,
     /// The largest number of clients whose connection was not idle at the same time.

@@ -11,6 +11,7 @@ use crore_tcp::{Account, Checksums, Config, Conn, Secret, Table};
 use super::churn::{ConnectQueue, DropQueue, Pace};
 use super::client_row::{ClientAddresses, ClientRow, IncompleteUnits, State, flag};
 use super::counts::Counts;
+use super::flood::Flood;
 use super::namespace::PACKET_BYTES;
 use super::plan::{Plan, SharedState};
 use super::timers::{TimerKind, Timers};
@@ -31,6 +32,8 @@ pub const SEND_BYTES: u32 = 64 << 10;
 const SLOW_BYTES_LOG2: u8 = 10;
 /// The maximum wait for packets before the worker reads its commands again.
 const WAIT_MAX_NS: u64 = 5_000_000;
+/// The same while SYNs must be sent.
+const FLOOD_WAIT_MAX_NS: u64 = 200_000;
 /// Time between two reports of the counters.
 const REPORT_INTERVAL_NS: u64 = 50_000_000;
 
@@ -52,6 +55,7 @@ pub struct Worker {
     active_max: usize,
     connect_queue: ConnectQueue,
     drop_queue: DropQueue,
+    flood: Flood,
     /// Scratch buffer: the kept bytes of a client, followed by the received ones.
     received_bytes: Vec<u8>,
     request: String,
@@ -142,6 +146,7 @@ impl Worker {
             ended_clients: Vec::new(),
             active_max: 0,
             drop_queue: DropQueue::new(u64::from(first)),
+            flood: Flood::new(u64::from(first)),
             received_bytes: Vec::new(),
             request: String::new(),
         }
@@ -163,6 +168,10 @@ impl Worker {
             let steps = self.connect_queue.pace.steps(has_more_packets);
             let has_more_connects = self.connect_due(steps, now_ns);
             let has_more_resets = self.drop_due(steps, now_ns);
+            let flood_per_s = f64::from_bits(self.shared.flood_per_s.load(Relaxed));
+            self.counts.forged_syns +=
+                self.flood
+                    .send(flood_per_s, self.plan.server, &mut self.wire, now_ns);
             self.end_turn(now_ns);
             let must_stop = self.shared.must_stop.load(Relaxed);
             if now_ns - reported_ns >= REPORT_INTERVAL_NS || must_stop {
@@ -180,7 +189,11 @@ impl Worker {
                     .flatten()
                     .min();
                 let wait_ns = next_ns.map_or(WAIT_MAX_NS, |next_ns| next_ns.saturating_sub(now_ns));
-                self.wire.wait(wait_ns.min(WAIT_MAX_NS));
+                let longest_ns = match flood_per_s > 0.0 {
+                    true => FLOOD_WAIT_MAX_NS,
+                    false => WAIT_MAX_NS,
+                };
+                self.wire.wait(wait_ns.min(longest_ns));
             }
         }
     }

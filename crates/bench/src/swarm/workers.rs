@@ -122,6 +122,13 @@ impl Swarm {
             .for_each(|shared_state| shared_state.drop_per_s.store(bits, Relaxed));
     }
 
+    /// Makes the workers send `rate` forged SYNs a second.
+    pub fn set_flood_rate(&self, rate: f64) {
+        let bits = (rate / self.workers.len() as f64).to_bits();
+        self.shared_states()
+            .for_each(|shared_state| shared_state.flood_per_s.store(bits, Relaxed));
+    }
+
     /// Makes this many clients reset their connections now and reconnect.
     pub fn reset_clients(&self, clients: u32) {
         let clients_per_worker = clients.div_ceil(self.workers.len() as u32);
