@@ -337,6 +337,8 @@ pub(super) struct Visit {
     steps: u64,
     /// The shard's count of delivered messages before the visit; `None` if bytes already wait for the socket, so that nothing will be written.
     delivered: Option<u64>,
+    /// The bytes that all clients of the shard held before the visit.
+    held_bytes: usize,
 }
 
 impl Visit {
@@ -346,14 +348,18 @@ impl Visit {
         Visit {
             steps: clients.meter.work.count(),
             delivered: is_free.then_some(clients.meter.stats.delivered),
+            held_bytes: clients.conns.charged_bytes(),
         }
     }
 
-    /// Charges the budget with `cost` if a message was delivered, otherwise with one visit. Also charges it with the steps of matching.
+    /// Charges the budget with `cost` if a message was delivered, otherwise with one visit. Also charges it with the steps of matching, and with the bytes that
+    /// were copied into the outbox of a client that does not read. Otherwise the copies of one turn could exceed `limits.memory_bytes` by far.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
         *budget = budget.saturating_sub(if is_written { cost } else { 1 });
+        let copied_bytes = (clients.conns.charged_bytes()).saturating_sub(self.held_bytes);
+        clients.meter.work.steps.add_bytes(copied_bytes);
         charge_matching(&clients.meter.work, self.steps, budget);
     }
 }

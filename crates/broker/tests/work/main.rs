@@ -448,6 +448,51 @@ fn large_outboxes_are_written_in_parts_in_turn() {
     assert_eq!(parts, (had - first).div_ceil(PART));
 }
 
+/// Each client that does not read has a copy of its own of a message in Centrifugo's protocol.
+#[test]
+fn copies_for_clients_that_do_not_read_are_made_over_several_turns() {
+    const CLIENTS: usize = 60;
+    const BYTES: usize = 200 << 10;
+    let mut settings = Settings::default();
+    settings.centrifugo.enabled = true;
+    let mut server = server(settings);
+    let write_frame = |server: &mut TestServer, conn: usize, text: &str| {
+        let mut out = Vec::new();
+        frame::write_masked(&mut out, Opcode::Text, text.as_bytes(), [1, 2, 3, 4]);
+        server.send(conn, out);
+    };
+    let publisher = server.open(0);
+    let publish = |server: &mut TestServer, bytes: usize| {
+        let line = format!("{{\"topic\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(bytes));
+        server.send(publisher, batch(&line));
+    };
+    for _ in 0..CLIENTS {
+        let conn = server.open(0);
+        server.send(conn, UPGRADE.replace("/pub/t", "/connection/websocket"));
+        write_frame(&mut server, conn, "{\"id\":1,\"connect\":{}}");
+        write_frame(
+            &mut server,
+            conn,
+            "{\"id\":2,\"subscribe\":{\"channel\":\"t\"}}",
+        );
+        server.settle();
+        server.set_window(conn, 0);
+    }
+    // From now on bytes wait for each socket.
+    publish(&mut server, 10);
+    server.settle();
+    publish(&mut server, BYTES);
+    let waiting_bytes = |server: &TestServer| server.shards[0].accounts().outbox_bytes;
+    let (mut before, mut turns) = (waiting_bytes(&server), 0);
+    while waiting_bytes(&server) < CLIENTS * BYTES {
+        server.flush(0);
+        let copied_bytes = waiting_bytes(&server) - before;
+        assert!(copied_bytes <= 8 * BYTES, "{copied_bytes} bytes in a turn");
+        (before, turns) = (waiting_bytes(&server), turns + 1);
+        assert!(turns < 1_000, "the turns do not end");
+    }
+}
+
 fn closed() -> Arc<World> {
     let mut settings = Settings::default();
     settings.access.closed = true;
