@@ -1,6 +1,8 @@
-//! Fuzz target for Centrifugo's client protocol: the commands of a frame in both forms, and deltas.
+//! Fuzz target for Centrifugo's client protocol: the commands of a frame in both forms, the claims of tokens, the names of channels, and deltas.
 
-use crore_wire::centrifugo::{Commands, Error, Format, Limits, Request, Scratch, decode, fossil};
+use crore_wire::centrifugo::{
+    ChannelNames, Commands, Error, Format, Limits, Request, Scratch, decode, fossil,
+};
 use serde_json::Value;
 
 use crate::Input;
@@ -14,6 +16,8 @@ pub const WORDS: &[&str] = &[
     "{\"history\":{\"channel\":\"a\",\"since\":{\"offset\":1},\"limit\":-1},\"id\":4}\n",
     "{\"send\":{\"data\":1}}\n",
     "{\"session\":\"s\",\"node\":\"n\",\"data\":\"{}\"}",
+    "{\"sub\":\"u\",\"channels\":[\"a:b\"],\"subs\":{\"c/d\":{\"data\":[1],\"b64data\":\"AQ==\"}},\"meta\":{},\"expire_at\":0}",
+    "\"channel\":\"a:b\"",
     "\"id\"",
     "\"\\u0069d\"",
     "\"presence\"",
@@ -85,6 +89,17 @@ pub fn centrifugo(data: &[u8]) {
     if let Ok(emulation) = decode::emulation(format, input.bytes, &mut scratch) {
         assert!(emulation.data.len() <= input.bytes.len());
     }
+    if let Ok(claims) = decode::connect_claims(input.bytes, &mut scratch, LIMITS.subs) {
+        assert!(claims.subs.iter().count() <= LIMITS.subs);
+        for sub in claims.subs.iter() {
+            check_json(sub.data.json);
+        }
+        check_json(claims.meta);
+    }
+    if let Ok(claims) = decode::subscription_claims(input.bytes, &mut scratch) {
+        check_json(claims.data.json);
+    }
+    names(format, input.bytes);
     // Old and new text of a delta: the halves of the input, which repeats where it is grown.
     let (old, new) = input.bytes.split_at(input.bytes.len() / 2);
     let mut delta = Vec::new();
@@ -93,6 +108,46 @@ pub fn centrifugo(data: &[u8]) {
     if std::str::from_utf8(new).is_ok() {
         assert!(std::str::from_utf8(&delta).is_ok(), "a delta of text");
     }
+}
+
+/// Reads the commands twice, with channels and with their topics. Checked: both are the same commands, whose channels and topics lead to each other.
+fn names(format: Format, frame: &[u8]) {
+    let names = ChannelNames::ColonForSlash;
+    let (mut channels, mut topics) = (Scratch::default(), Scratch::new(names));
+    let mut with_channels = Commands::new(format, frame, LIMITS);
+    let mut with_topics = Commands::new(format, frame, LIMITS);
+    loop {
+        let found = (
+            with_channels.next(&mut channels),
+            with_topics.next(&mut topics),
+        );
+        let (channel, topic) = match found {
+            (Some(Ok(one)), Some(Ok(other))) => {
+                (channel_of(&one.request), channel_of(&other.request))
+            }
+            (one, other) => return assert_eq!(one, other),
+        };
+        assert_eq!(names.exchange(channel), topic);
+        assert_eq!(names.exchange(topic), channel);
+    }
+}
+
+fn channel_of<'a>(request: &Request<'a>) -> &'a str {
+    match request {
+        Request::Subscribe(subscribe) => subscribe.channel,
+        Request::Publish(publish) => publish.channel,
+        Request::History(history) => history.channel,
+        Request::SubRefresh(refresh) => refresh.channel,
+        Request::Unsubscribe(channel)
+        | Request::Presence(channel)
+        | Request::PresenceStats(channel) => channel,
+        _ => "",
+    }
+}
+
+/// Data of claims is JSON, also if a client speaks protobuf.
+fn check_json(data: &[u8]) {
+    assert!(data.is_empty() || crore_wire::json::is_json(data));
 }
 
 fn check(format: Format, request: &Request<'_>) {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-use crate::bounds::{MAX_MESSAGE_BYTES, MAX_WAIT_S};
+use crate::bounds::{MAX_MESSAGE_BYTES, MAX_ROWS, MAX_WAIT_S};
 
 /// The most commands of a frame: they are counted before the first one is carried out.
 const MAX_COMMANDS: usize = 100_000;
@@ -15,7 +15,7 @@ const MAX_COMMANDS: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Centrifugo {
-    /// Serve Centrifugo's client libraries at `path`.
+    /// Serve Centrifugo's client libraries at `path`. [Why it is off](CENTRIFUGO.md).
     pub enabled: bool,
     /// The prefix of the protocol's paths: a WebSocket is at `/connection/websocket`.
     #[default("/connection".into())]
@@ -37,6 +37,17 @@ pub struct Centrifugo {
     #[default(8)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub pong_timeout_s: u32,
+    /// Channels that all connections of one user have together, at this node. At the limit a subscribe gets 106, and a connect whose token or backend names more
+    /// channels 3505. Clients without a user's name do not count.
+    #[default(100_000)]
+    #[schemars(range(max = MAX_ROWS), extend("x-zero" = "no limit", "x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "it is the limit of one user"))]
+    pub channels_per_user_max: u32,
+    /// Calls (`rpc`) of one connection that wait for your backend. At the limit the connection's next call and the commands behind it wait.
+    #[default(16)]
+    #[schemars(range(min = 1, max = 1_000))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; `backend.calls_max` has the shares"))]
+    pub calls_in_flight_max: u32,
     /// Commands of one frame. A client that sends more gets 3501. A client that reconnects sends all its subscriptions in one frame.
     #[default(2_000)]
     #[schemars(range(min = 1, max = MAX_COMMANDS))]

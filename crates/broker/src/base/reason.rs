@@ -268,6 +268,7 @@ reasons! {
         ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached, or this client's address has so many that others would find no room", "docs/SETTINGS.md has the shares; http.trusted_proxies must name a proxy, so that its clients are told apart";
         ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
         SessionsOfUser, 429, 0, QUOTA, Full, "mqtt.sessions_per_user_max is reached" => mqtt.sessions_per_user_max "";
+        ChannelsOfUser, 429, 0, QUOTA, Full, "centrifugo.channels_per_user_max is reached" => centrifugo.channels_per_user_max "";
         SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
     }
     /// Rates of publishes.

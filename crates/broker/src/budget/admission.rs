@@ -74,6 +74,8 @@ pub const CUT_OFF_S: u32 = 5;
 pub(crate) const HEARTBEAT_GAP_S: u32 = 2;
 /// Publishers wait for room in the full log of a cluster for this many seconds before they are refused. A checkpoint, which makes room, takes less time.
 const WAITS_S: u32 = 5;
+/// The channels for which a connection counts in the size of the table of users' channels. With more, users that share counters reach the limit earlier.
+const CHANNELS_PER_CONNECTION: usize = 16;
 /// The number of hashes in [`RecentNames`]: 16 KiB.
 const RECENT_NAMES: usize = 4096;
 
@@ -99,6 +101,8 @@ pub struct Counts {
     sessions: Quota<CountsByClient>,
     /// The same sessions, by their users.
     user_sessions: CountsByClient,
+    /// Subscriptions of Centrifugo's protocol, by their users; `None` without a limit.
+    user_channels: Option<CountsByClient>,
     /// Followers of interest (which topics have subscribers).
     followers: Quota<CountsByClient>,
     /// Watchers of who is present in topics.
@@ -226,6 +230,12 @@ impl Admission {
                 settings.mqtt.sessions_max as usize,
             )
             .unwrap_or_else(CountsByClient::without_limit),
+            user_channels: CountsByClient::new(
+                settings.centrifugo.channels_per_user_max as usize,
+                limits
+                    .connections_max
+                    .saturating_mul(CHANNELS_PER_CONNECTION),
+            ),
             followers: Quota::new(CountsByClient::without_limit()),
             watchers: Quota::new(CountsByClient::without_limit()),
             kept: KeptByClient {
@@ -463,6 +473,31 @@ impl Counts {
         self.absent_session_bytes
             .as_ref()
             .is_none_or(CountsByClient::is_empty)
+    }
+
+    /// Whether the channels of users have a limit.
+    pub fn counts_channels(&self) -> bool {
+        self.user_channels.is_some()
+    }
+
+    /// Whether a user may have so many more channels.
+    pub fn has_room_for_channels(&self, user: Party, more: usize) -> bool {
+        let counts = self.user_channels.as_ref();
+        counts.is_none_or(|it| it.has_room(user.counter_key(), more as u64))
+    }
+
+    /// Counts a channel of a user.
+    pub fn add_channel(&self, user: Party) {
+        if let Some(counts) = &self.user_channels {
+            counts.add(user.counter_key(), 1);
+        }
+    }
+
+    /// Called when counted channels of a user have ended.
+    pub fn subtract_channels(&self, user: Party, ended: u64) {
+        if let Some(counts) = &self.user_channels {
+            counts.subtract(user.counter_key(), ended);
+        }
     }
 
     /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.

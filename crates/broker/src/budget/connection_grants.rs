@@ -1,4 +1,4 @@
-//! The grants of connections with credentials: a table with a row (entry) of 12 bytes for each connection. The rows are allocated
+//! The grants of connections with credentials: a table with a row (entry) of 14 bytes for each connection. The rows are allocated
 //! in pages of 512 rows. A page exists only while one of its rows is used.
 //!
 //! Invariant: the index of a row is the slot of its connection. The row is removed with the connection.
@@ -9,12 +9,13 @@ use alloc::vec::Vec;
 
 use crate::base::access::{Grants, VerifiedClient};
 
-/// The rows of a page. A page has 6 KiB.
+/// The rows of a page. A page has 7 KiB.
 const ROWS_PER_PAGE: usize = 512;
 
 struct GrantsPage {
     grants: [Option<Arc<Grants>>; ROWS_PER_PAGE],
     until_unix_s: [u32; ROWS_PER_PAGE],
+    channels: [u16; ROWS_PER_PAGE],
     used: u32,
 }
 
@@ -23,6 +24,7 @@ impl GrantsPage {
         Box::new(GrantsPage {
             grants: [const { None }; ROWS_PER_PAGE],
             until_unix_s: [0; ROWS_PER_PAGE],
+            channels: [0; ROWS_PER_PAGE],
             used: 0,
         })
     }
@@ -62,6 +64,13 @@ impl ConnectionGrants {
         Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
     }
 
+    /// The number of channels that are counted for the connection's user. The caller sets it to 0 before the row is removed.
+    pub fn channels_mut(&mut self, slot: u32) -> Option<&mut u16> {
+        let (page, row) = page_and_row(slot);
+        let page = self.pages.get_mut(page)?.as_deref_mut()?;
+        page.grants[row].is_some().then(|| &mut page.channels[row])
+    }
+
     pub fn set(&mut self, slot: u32, known: VerifiedClient) {
         let (page, row) = page_and_row(slot);
         if self.pages.len() <= page {
@@ -82,6 +91,7 @@ impl ConnectionGrants {
         let page_entry = self.pages.get_mut(page)?;
         let found = page_entry.as_deref_mut()?;
         let grants = found.grants[row].take()?;
+        debug_assert_eq!(found.channels[row], 0, "its user still has them");
         found.used -= 1;
         self.used -= 1;
         if found.used == 0 {
@@ -97,7 +107,7 @@ mod tests {
 
     #[test]
     fn page_of_members_exists_while_one_of_them_is_known() {
-        assert!(size_of::<GrantsPage>() <= ROWS_PER_PAGE * 12 + 8);
+        assert!(size_of::<GrantsPage>() <= ROWS_PER_PAGE * 14 + 8);
         let mut table = ConnectionGrants::default();
         let known = |until_unix_s| VerifiedClient {
             grants: Arc::new(Grants::default()),

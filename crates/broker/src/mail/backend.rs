@@ -22,7 +22,7 @@ pub struct BackendCall {
     pub client: String,
     /// The name of the user; empty for an anonymous client.
     pub user: String,
-    /// The JSON that the backend has given for the connection when it was made; empty if it has given none.
+    /// The JSON that the connection token or the backend has given for the connection; empty if there is none.
     pub meta: Box<[u8]>,
     /// The client's transport: `websocket`, `sse` or `http_stream`.
     pub transport: &'static str,

@@ -62,6 +62,8 @@ pub enum Control {
     },
     /// Report all details of one connection.
     Connection(ConnId),
+    /// Report the users of the next connections, as keyed hashes of their names, each once. The row to begin with is 0, or the `next` of the last answer.
+    Users(u32),
     /// Report the MQTT client ids of these sessions of the home: at most the sessions of one page of connections.
     ClientIds(Vec<SessionId>),
     /// Report a page of the home's MQTT sessions whose clients are disconnected.
@@ -132,6 +134,8 @@ pub enum Report {
     Connections(Page<Connection>),
     /// A connection, if there is one.
     Connection(Option<Box<Connection>>),
+    /// Hashes of users.
+    Users(Page<u64>),
     /// Client ids in the order of the request; `None` where the connection has ended.
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// A page of sessions.

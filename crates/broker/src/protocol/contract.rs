@@ -14,6 +14,7 @@ use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
 use crate::protocol::centrifugo::join_leave::end_all_pushes;
+use crate::protocol::centrifugo::user_channels::uncount_all_channels;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front, SubscriptionState};
 use crate::protocol::http::options::FOLLOWS;
@@ -71,6 +72,7 @@ impl Protocols for AllProtocols {
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
         end_all_pushes(&mut front.clients, &mut front.subs.lanes, slot);
+        uncount_all_channels(&mut front.clients, slot);
         end_all_memberships(&mut front.clients, &mut front.subs.lanes, slot);
         drop_partial_packet(&mut front.clients, slot);
         drop_held(&mut front.clients, slot);

@@ -5,7 +5,7 @@ use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
     client_ids, connections_page, end_by_order, find_connection, find_session, order_connections,
-    schedule_session_end, sessions_page,
+    schedule_session_end, sessions_page, users_page,
 };
 use crate::shard::control::hooks::carry_out_hooks;
 use crate::shard::control::topics::{
@@ -73,6 +73,7 @@ impl Shard {
             Control::Connection(id) => {
                 Report::Connection(find_connection(clients, subs, id, io).map(Box::new))
             }
+            Control::Users(from) => Report::Users(users_page(clients, from)),
             Control::ClientIds(sessions) => {
                 Report::ClientIds(client_ids(&self.sessions, &sessions))
             }

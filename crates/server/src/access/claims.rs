@@ -1,11 +1,17 @@
 //! Reads rights from the claims of a token or from the callback's answer, which have the same JSON members.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use crore_broker::access::{GrantError, Grants, INFO_BYTES_MAX, Right};
 use crore_wire::json::{MAX_DEPTH, is_json};
 use serde_json::{Map, Value};
 
 /// The member with what others are told of a client that is present.
-const INFO: &str = "presence_info";
+const PRESENCE_INFO: &str = "presence_info";
+/// The same in Centrifugo's tokens, as an object: text, or a list of text, is the right `info`.
+const INFO: &str = "info";
+/// The same in Centrifugo's tokens, as JSON in Base64.
+const BASE64_INFO: &str = "b64info";
 
 /// The user, the rights, and what others are told of the user, in these members.
 ///
@@ -19,7 +25,11 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
     };
     let mut granted = Vec::new();
     for &right in Right::ALL {
-        for filter in filters(claims, right.name())? {
+        let name = right.name();
+        if name == INFO && claims.get(INFO).is_some_and(Value::is_object) {
+            continue;
+        }
+        for filter in filters(claims, name)? {
             granted.push((right, filter));
         }
     }
@@ -27,17 +37,39 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
         GrantError::User => format!("`{user}` has more than 255 bytes or a control character"),
         other => other.to_string(),
     })?;
-    match claims.get(INFO).map(Value::to_string) {
-        Some(info) if info.len() > INFO_BYTES_MAX => {
-            Err(format!("`{INFO}` has more than {INFO_BYTES_MAX} bytes"))
+    match info(claims)? {
+        Some((name, info)) if info.len() > INFO_BYTES_MAX => {
+            Err(format!("`{name}` has more than {INFO_BYTES_MAX} bytes"))
         }
         // Everything that may send the info to a client reads JSON as the wire does.
-        Some(info) if !is_json(info.as_bytes()) => {
-            Err(format!("`{INFO}` nests deeper than {MAX_DEPTH} levels"))
+        Some((name, info)) if !is_json(info.as_bytes()) => {
+            Err(format!("`{name}` nests deeper than {MAX_DEPTH} levels"))
         }
-        Some(info) => Ok(grants.with_info(&info)),
+        Some((_, info)) => Ok(grants.with_info(&info)),
         None => Ok(grants),
     }
+}
+
+/// What others are told of the client, as JSON, and the member that has it. The more special member has precedence, as in Centrifugo `b64info` has.
+fn info(claims: &Map<String, Value>) -> Result<Option<(&'static str, String)>, String> {
+    if let Some(info) = claims.get(PRESENCE_INFO) {
+        return Ok(Some((PRESENCE_INFO, info.to_string())));
+    }
+    match claims.get(BASE64_INFO) {
+        None | Some(Value::Null) => {}
+        Some(Value::String(base64)) if base64.is_empty() => {}
+        Some(Value::String(base64)) => {
+            let decoded = STANDARD.decode(base64).ok();
+            let json = decoded.and_then(|it| serde_json::from_slice::<Value>(&it).ok());
+            let json = json.ok_or_else(|| format!("`{BASE64_INFO}` is not Base64 of JSON"))?;
+            return Ok(Some((BASE64_INFO, json.to_string())));
+        }
+        Some(other) => {
+            return Err(format!("`{BASE64_INFO}` is {}, not text", json_type(other)));
+        }
+    }
+    let info = claims.get(INFO).filter(|it| it.is_object());
+    Ok(info.map(|info| (INFO, info.to_string())))
 }
 
 /// The filters of a right: a string, or a list of strings.
@@ -109,6 +141,26 @@ mod tests {
     }
 
     #[test]
+    fn info_of_centrifugos_tokens_is_what_others_are_told_and_no_right() {
+        let ann = STANDARD.encode(r#"{"name": "Ann"}"#);
+        for (claims, expected) in [
+            (json!({"info": {"name": "Ann"}}), r#"{"name":"Ann"}"#),
+            (json!({ "b64info": ann }), r#"{"name":"Ann"}"#),
+            (
+                json!({"b64info": ann, "info": {"n": 1}}),
+                r#"{"name":"Ann"}"#,
+            ),
+            (json!({"b64info": "", "info": {"n": 1}}), r#"{"n":1}"#),
+            (json!({"presence_info": 7, "info": {"n": 1}}), "7"),
+            (json!({"info": "a"}), ""),
+        ] {
+            let grants = read(claims.clone()).expect("claims");
+            assert_eq!(grants.info(), expected.as_bytes(), "{claims}");
+            assert_eq!(grants.is_empty(), !claims["info"].is_string(), "{claims}");
+        }
+    }
+
+    #[test]
     fn claims_of_another_form_are_refused_whole() {
         let long = "u".repeat(256);
         let nested = (0..65).fold(json!(1), |inner, _| json!([inner]));
@@ -121,6 +173,16 @@ mod tests {
             (json!({"subscribe": [""]}), "in `subscribe`: "),
             (json!({"sub": 7}), "`sub` is a number"),
             (json!({ "sub": long }), "`sub` has more than 255 bytes"),
+            (json!({"b64info": 1}), "`b64info` is a number"),
+            (json!({"b64info": "e"}), "`b64info` is not Base64 of JSON"),
+            (
+                json!({"b64info": "AQ=="}),
+                "`b64info` is not Base64 of JSON",
+            ),
+            (
+                json!({"info": {"i": "i".repeat(1_017)}}),
+                "`info` has more than 1024 bytes",
+            ),
             (
                 json!({ "presence_info": "i".repeat(1_023) }),
                 "`presence_info` has more than 1024 bytes",

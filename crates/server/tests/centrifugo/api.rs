@@ -64,6 +64,9 @@ fn server_api_needs_its_key_and_names_the_setting_when_disabled() {
         (format!("Authorization: apikey {KEY}\r\n"), 200),
         (String::new(), 401),
         (format!("X-API-Key: {KEY}s\r\n"), 401),
+        (format!("X-API-Key: {}\r\n", &KEY[1..]), 401),
+        (format!("X-API-Key: {}\r\n", KEY.replace('y', "x")), 401),
+        ("X-API-Key: \r\n".to_string(), 401),
         (format!("Authorization: Bearer {KEY}\r\n"), 401),
     ] {
         assert_eq!(
@@ -233,7 +236,7 @@ fn commands_that_are_wrong_or_not_built_get_their_codes() {
         ("refresh", json!({"user": "ann", "expire_at": -1}), 107),
         ("channels", json!({"pattern": "{a,b}"}), 108),
         ("presence", json!({"channel": "a"}), 108),
-        ("rpc", json!({"method": "a"}), 108),
+        ("rpc", json!({"method": "a"}), 104),
     ] {
         assert_eq!(
             error(&server, method, body.clone()),
@@ -306,6 +309,16 @@ fn channels_with_subscribers_are_listed() {
         (&json!(2), &json!(3)),
         "{node}"
     );
+    // Both clients are the one user without a name.
+    assert_eq!(node["num_users"], 1, "{node}");
+}
+
+#[test]
+fn user_with_several_connections_is_counted_once() {
+    let server = with_users();
+    let _clients = ["ann", "ann", "bob"].map(|user| of_user(&server, user));
+    let node = &call(&server, "info", json!({}))["nodes"][0];
+    assert_eq!(node["num_users"], 2, "{node}");
 }
 
 #[test]

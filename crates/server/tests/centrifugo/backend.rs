@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, data_of, server};
-use crate::rights::{LATER_S, before_the_end, closed_with, token};
+use crate::rights::{LATER_S, before_the_end, closed_with, token, with_claims};
 use crate::support::Server;
 
 /// A backend on a port of the kernel's choice. A request gets the answer that stands in its data, or else in its meta. For the method or the channel `held` the
@@ -267,6 +267,28 @@ fn calls_of_one_user_leave_room_for_others() {
 }
 
 #[test]
+fn call_beyond_those_in_flight_waits_with_the_commands_behind_it() {
+    let backend = Backend::start();
+    let settings = backend.settings("timeout_s = 60\nconcurrency = 8");
+    let limit = "enabled = true\ncalls_in_flight_max = 2\n";
+    let server = Server::with(&settings.replacen("enabled = true\n", limit, 1));
+    let mut client = Client::connected(&server);
+    let calls = [1, 2, 3].map(|n| client.send("rpc", held(n)));
+    let ping = client.send("ping", json!({}));
+    for _ in 0..2 {
+        backend.request();
+    }
+    backend.release.send(()).expect("it waits");
+    let first = client.next();
+    assert!(calls[..2].iter().any(|id| first["id"] == *id), "{first}");
+    assert_eq!(client.next()["id"], ping);
+    assert_eq!(backend.request()["data"], held(3)["data"]);
+    for _ in 0..2 {
+        backend.release.send(()).expect("it waits");
+    }
+}
+
+#[test]
 fn call_that_waited_too_long_is_never_sent() {
     let backend = Backend::start();
     let server = backend.server("timeout_s = 1\nconcurrency = 1");
@@ -519,11 +541,17 @@ fn backend_grants_connections_and_server_side_subscriptions() {
     assert_eq!(request["meta"], meta);
     // The grant has no rights besides.
     assert_eq!(client.error("subscribe", json!({"channel": "b"})), 103);
-    // Who has a token is known without the backend.
-    let everything = json!({"sub": "bob", "publish": ["#"]});
-    let mut bob = Client::with_token(&server, &token(&everything));
+    // Who has a token is known without the backend, and its meta is that of the token.
+    let meta_of = |n: u32| json!({"n": n, "answer": {"result": {}}});
+    let token = |n| with_claims("bob", &json!({"meta": meta_of(n)}));
+    let mut bob = Client::with_token(&server, &token(1));
     bob.publish("a", json!(1));
     assert_eq!(client.data("a"), json!(1));
+    bob.ask("rpc", json!({"method": "m"}));
+    assert_eq!(backend.request()["meta"], meta_of(1));
+    bob.ask("refresh", json!({"token": token(2)}));
+    bob.ask("rpc", json!({"method": "m"}));
+    assert_eq!(backend.request()["meta"], meta_of(2));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON};
-use crate::rights::{LATER_S, SECRET, token};
+use crate::rights::{LATER_S, SECRET, closed_with, token, with_claims};
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
@@ -101,6 +101,59 @@ fn returning_user_is_a_leave_and_a_join_for_watchers_of_clients() {
     assert_ne!(second.2, first.2);
     other.publish("room", json!(1));
     assert_eq!(other.data("room"), json!(1), "no join before");
+}
+
+#[test]
+fn info_of_a_token_is_told_to_others_and_the_publisher_is_named() {
+    let settings = format!("{ON}[[rule]]\nmatch = '#'\npresence = true\npublisher = true\n");
+    let server = closed_with(&settings);
+    let rights = json!({"subscribe": ["#"], "presence": ["#"]});
+    let mut ann = Client::with_token(&server, &with_claims("ann", &rights));
+    ask_for_pushes(&mut ann, "room");
+    next(&mut ann, "join");
+    let info = json!({"name": "Bob"});
+    let claims = json!({"subscribe": ["#"], "info": info});
+    let mut bob = Client::with_token(&server, &with_claims("bob", &claims));
+    bob.subscribe("room");
+    assert_eq!(ann.push()["join"]["info"]["conn_info"], info);
+    let reply = ann.ask("presence", json!({"channel": "room"}));
+    let present = reply["presence"]["presence"].as_object().expect("clients");
+    let of_bob = present.values().find(|it| it["user"] == "bob");
+    assert_eq!(of_bob.expect("he is present")["conn_info"], info);
+    bob.publish("room", json!(1));
+    let told = json!({"user": "bob", "client": ""});
+    assert_eq!(ann.push()["pub"]["info"], told);
+    let history = ann.ask("history", json!({"channel": "room", "limit": 1}));
+    assert_eq!(history["history"]["publications"][0]["info"], told);
+}
+
+#[test]
+fn override_of_a_token_tells_of_joins_and_leaves() {
+    let settings = format!("{ON}[[rule]]\nmatch = '#'\npresence = true\n");
+    let server = closed_with(&settings);
+    let over = json!({"force_push_join_leave": {"value": true}});
+    let claims = json!({"subs": {"room": {"override": over}, "quiet": {}}});
+    // The token grants the pushes, so that the client needs no right.
+    let mut by_server = Client::with_token(&server, &with_claims("ann", &claims));
+    let mut bob = Client::with_token(&server, &with_claims("bob", &json!({"subscribe": ["#"]})));
+    let of_room = json!({"channel": "room", "override": over});
+    let body = json!({"channel": "room", "token": with_claims("bob", &of_room)});
+    let reply = bob.ask("subscribe", body);
+    assert!(reply.get("subscribe").is_some(), "{reply}");
+    let mut all = Client::with_token(&server, &with_claims("zoe", &json!({"subscribe": ["#"]})));
+    for channel in ["quiet", "room"] {
+        all.subscribe(channel);
+    }
+    for client in [&mut by_server, &mut bob] {
+        // Those who came before her may be told, too.
+        loop {
+            let (channel, user, _) = next(client, "join");
+            assert_eq!(channel, "room");
+            if user == "zoe" {
+                break;
+            }
+        }
+    }
 }
 
 #[test]

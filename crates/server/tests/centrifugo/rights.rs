@@ -6,11 +6,19 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, PATH};
-use crate::support::Server;
 use crate::support::http::once;
 use crate::support::port::ask;
+use crate::support::{Server, until};
 
 pub const SECRET: &str = "a secret that only this test and its server know";
+
+/// A token of this user, who may publish, with more claims.
+pub fn with_claims(user: &str, more: &Value) -> String {
+    let mut claims = json!({"sub": user, "exp": LATER_S, "publish": ["#"]});
+    let all = claims.as_object_mut().expect("an object");
+    all.extend(more.as_object().expect("an object").clone());
+    token(&claims)
+}
 
 pub fn closed(more: &str) -> Server {
     Server::with_admin(&format!("{ON}{}", access(more)))
@@ -298,6 +306,113 @@ fn a_connection_ends_with_its_token_unless_it_is_renewed() {
         json!({"token": token(&json!({"sub": "ann", "exp": 1_000}))}),
     );
     assert_eq!(client.closed().0, 3005);
+}
+
+#[test]
+fn end_of_what_a_token_grants_is_its_claim_expire_at() {
+    let server = closed("");
+    // The token must be valid when it is used; what it grants has no end.
+    let own = token(&json!({"sub": "ann", "exp": LATER_S, "expire_at": 0}));
+    let mut client = Client::open(&server);
+    let reply = client.ask("connect", json!({"token": own}));
+    assert!(reply["connect"]["client"].is_string(), "{reply}");
+    assert_eq!(reply["connect"].get("expires"), None, "{reply}");
+    let in_room = |expire_at: u64| {
+        let claims =
+            json!({"sub": "ann", "channel": "room", "exp": LATER_S, "expire_at": expire_at});
+        json!({"channel": "room", "token": token(&claims)})
+    };
+    assert_eq!(client.error("subscribe", in_room(1_000)), 109);
+    let reply = client.ask("subscribe", in_room(0));
+    assert_eq!(reply["subscribe"].get("expires"), None, "{reply}");
+    let reply = client.ask("sub_refresh", in_room(LATER_S - 1));
+    assert_eq!(reply["sub_refresh"]["expires"], true, "{reply}");
+    let gone = token(&json!({"sub": "ann", "expire_at": 1_000}));
+    client.send("refresh", json!({"token": gone}));
+    assert_eq!(client.closed().0, 3005);
+    let mut client = Client::open(&server);
+    assert_eq!(client.error("connect", json!({"token": gone})), 109);
+    let mut ends = before_the_end(|end| {
+        let own = token(&json!({"sub": "ann", "exp": LATER_S, "expire_at": end}));
+        let mut client = Client::open(&server);
+        let reply = client.ask("connect", json!({"token": own}));
+        (reply.get("connect")?["expires"] == true).then_some(client)
+    });
+    assert_eq!(ends.closed().0, 3005);
+}
+
+#[test]
+fn claims_of_this_protocol_that_are_malformed_are_refused() {
+    let server = closed("");
+    for wrong in [
+        json!({"expire_at": "soon"}),
+        json!({"expire_at": -1}),
+        json!({"info": [7]}),
+        json!({"b64info": "?"}),
+        json!({"subs": {"a": {"b64data": "?"}}}),
+    ] {
+        let mut client = Client::open(&server);
+        let token = with_claims("ann", &wrong);
+        client.send("connect", json!({"token": token}));
+        assert_eq!(client.closed().0, 3500, "{wrong}");
+        let mut client = Client::with_token(&server, &with_claims("ann", &json!({})));
+        client.send("refresh", json!({"token": token}));
+        let has_subs = wrong.get("subs").is_some();
+        // A refresh does not read the channels' data.
+        if !has_subs {
+            assert_eq!(client.closed().0, 3500, "{wrong}");
+        }
+    }
+    let mut client = Client::with_token(&server, &with_claims("ann", &json!({})));
+    for wrong in [json!({"expire_at": "soon"}), json!({"b64data": "?"})] {
+        let mut claims = json!({"sub": "ann", "channel": "room", "exp": LATER_S});
+        let all = claims.as_object_mut().expect("an object");
+        all.extend(wrong.as_object().expect("an object").clone());
+        let body = json!({"channel": "room", "token": token(&claims)});
+        assert_eq!(client.error("subscribe", body), 103, "{wrong}");
+    }
+    assert!(client.goes_on());
+}
+
+#[test]
+fn connections_of_a_user_share_one_limit_of_channels() {
+    let server = closed_with(&format!("{ON}channels_per_user_max = 3\n"));
+    let of = |user: &str| {
+        let rights = json!({"subscribe": ["#"], "publish": ["#"]});
+        Client::with_token(&server, &with_claims(user, &rights))
+    };
+    let [mut one, mut other] = [of("ann"), of("ann")];
+    one.subscribe("a");
+    one.subscribe("b");
+    other.subscribe("a");
+    let c = json!({"channel": "c"});
+    assert_eq!(other.error("subscribe", c.clone()), 106);
+    // A refused subscribe costs nothing, and other users have limits of their own.
+    let mut bob = of("bob");
+    for channel in ["a", "b", "c"] {
+        bob.subscribe(channel);
+    }
+    let too_many = with_claims("bob", &json!({"channels": ["d"]}));
+    let mut client = Client::open(&server);
+    client.send("connect", json!({"token": too_many}));
+    assert_eq!(client.closed().0, 3505);
+    one.ask("unsubscribe", json!({"channel": "b"}));
+    other.subscribe("c");
+    assert_eq!(one.error("subscribe", json!({"channel": "b"})), 106);
+    // Channels end with their connection, also those that the server has begun.
+    drop(other);
+    until("the channels of the connection end", || {
+        one.ask("subscribe", json!({"channel": "b"}))
+            .get("subscribe")
+            .is_some()
+    });
+    let token = with_claims("ann", &json!({"channels": ["d"]}));
+    let by_server = Client::with_token(&server, &token);
+    assert_eq!(one.error("subscribe", c.clone()), 106);
+    drop(by_server);
+    until("the channel that the server began ends", || {
+        one.ask("subscribe", c.clone()).get("subscribe").is_some()
+    });
 }
 
 #[test]

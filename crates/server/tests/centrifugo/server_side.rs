@@ -5,17 +5,9 @@ use serde_json::{Value, json};
 use crate::api::{call, with_users};
 use crate::client::{Client, ON};
 use crate::recovery::SLOW;
-use crate::rights::{LATER_S, closed, token};
+use crate::rights::{closed, with_claims};
 use crate::support::Server;
 use crate::support::state::State;
-
-/// A token of this user with more claims.
-fn with_claims(user: &str, more: &Value) -> String {
-    let mut claims = json!({"sub": user, "exp": LATER_S, "publish": ["#"]});
-    let all = claims.as_object_mut().expect("an object");
-    all.extend(more.as_object().expect("an object").clone());
-    token(&claims)
-}
 
 /// Connects, and returns what the reply says of the channels.
 fn connect(server: &Server, body: Value) -> (Client, Value) {
@@ -78,6 +70,25 @@ fn channels_of_a_token_are_subscribed_with_the_connect() {
     other.publish("a", json!(2));
     other.publish("b", json!(3));
     assert_eq!(client.data("b"), json!(3));
+}
+
+#[test]
+fn tokens_have_data_for_their_channels() {
+    let server = closed("");
+    let claims = json!({
+        "subs": {"a": {"data": {"n": 1}}, "b": {"b64data": "eyJuIjoyfQ=="}, "c": {"b64data": "/w=="}}
+    });
+    let (mut client, subs) = connect(&server, json!({"token": with_claims("ann", &claims)}));
+    assert_eq!(subs["a"]["data"], json!({"n": 1}));
+    assert_eq!(subs["b"]["data"], json!({"n": 2}));
+    // Data that is no JSON comes to a client of JSON as Base64.
+    assert_eq!(subs["c"]["data"], json!("/w=="));
+    for (claim, data) in [("data", json!([1])), ("b64data", json!("WzFd"))] {
+        let claims = json!({"channel": claim, claim: data});
+        let body = json!({"channel": claim, "token": with_claims("ann", &claims)});
+        let reply = client.ask("subscribe", body);
+        assert_eq!(reply["subscribe"]["data"], json!([1]), "{reply}");
+    }
 }
 
 #[test]

@@ -172,6 +172,38 @@ fn live_scores_show_the_present_and_each_change() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn stock_app_subscribes_to_the_tickers_in_view() {
+    let recipe = Recipe::named("A stock app with fifty tickers");
+    let tools = std::env::var("CRORE_CLIENT_TESTS").expect("what `cargo xtask test` prepares");
+    let library = Path::new(&tools).join("node_modules/centrifuge/dist/centrifuge.js");
+    std::fs::copy(library, recipe.path("centrifuge.js")).expect("the library");
+    let server = recipe.server();
+    let network = Proxy::to(server.address());
+    recipe.commands(&server);
+    let mut page = recipe.open(network.address(), "");
+    page.expect("li:nth-child(7)", "^Share 7 17.25$");
+    publish(&server, "shares/7", r#"{"name":"Share 7","price":18.5}"#);
+    page.expect("li:nth-child(7)", "^Share 7 18.50$");
+    let texts = page.texts("li");
+    let rows = texts.as_array().expect("rows").iter();
+    let filled = rows.filter(|row| **row != json!("")).count();
+    assert!((50..60).contains(&filled), "{filled} tickers are in view");
+    page.act(&json!({ "do": "press", "keys": "End" }));
+    page.expect("li:nth-child(500)", "^Share 500 500.00$");
+    server.await_subscribers("shares/7", 0);
+    server.await_subscribers("shares/500", 1);
+    // What changes out of view, or while the network is cut, is there when it is seen again.
+    publish(&server, "shares/7", r#"{"name":"Share 7","price":19}"#);
+    network.cut();
+    publish(&server, "shares/500", r#"{"name":"Share 500","price":501}"#);
+    network.mend();
+    page.expect("li:nth-child(500)", "^Share 500 501.00$");
+    page.act(&json!({ "do": "press", "keys": "Home" }));
+    page.expect("li:nth-child(7)", "^Share 7 19.00$");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn a_chat_has_its_history_and_what_came_during_a_cut() {
     let recipe = Recipe::named("Chat with history");
     let server = recipe.server();

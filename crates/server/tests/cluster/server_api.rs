@@ -1,4 +1,4 @@
-//! Tests Centrifugo's server API in a cluster: its methods for clients reach those of all nodes.
+//! Tests Centrifugo's server API in a cluster: its methods for clients reach those of all nodes, and its lists are of all nodes.
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
@@ -62,6 +62,15 @@ fn server_api_reaches_the_clients_of_all_nodes() {
     for client in [&mut client_a, &mut client_b] {
         assert_eq!(json_of(&client.frame())["push"]["pub"]["data"], 1);
     }
+    let both = json!({"channels": {"a": {"num_clients": 2}}});
+    assert_eq!(call(&node_a, "channels", &json!({}))["result"], both);
+    let users = |server: &Server| {
+        let nodes = call(server, "info", &json!({}))["result"]["nodes"].take();
+        let nodes = nodes.as_array().expect("nodes").clone();
+        let users = nodes.iter().map(|node| node["num_users"].as_u64());
+        users.collect::<Vec<_>>()
+    };
+    assert_eq!(users(&node_a), [Some(1), Some(1)]);
     // A client is named at any node.
     let body = json!({"client": id_b, "disconnect": {"code": 4_100, "reason": "bye"}});
     assert_eq!(call(&node_a, "disconnect", &body), done);
@@ -84,5 +93,9 @@ fn server_api_reaches_the_clients_of_all_nodes() {
     let answer = call(&node_a, "disconnect", &json!({"user": "ann"}));
     assert_eq!(answer["error"]["code"], 100, "{answer}");
     assert_eq!(client_a.frame().close_code(), Some(3503));
+    let answer = call(&node_a, "channels", &json!({}));
+    assert_eq!(answer["error"]["code"], 100, "{answer}");
+    let told = users(&node_a);
+    assert!(told.len() == 2 && told.contains(&None), "{told:?}");
     node_b.signal("CONT");
 }

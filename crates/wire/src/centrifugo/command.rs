@@ -183,6 +183,80 @@ impl PartialEq for Subs<'_> {
     }
 }
 
+/// The claims of a connection token, besides those that the verifier reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnectClaims<'a> {
+    /// The channels to which the server subscribes the client.
+    pub subs: ClaimedSubs<'a>,
+    /// JSON for the backend; empty without this claim.
+    pub meta: &'a [u8],
+    /// The Unix second in which the connection ends, in place of the token's `exp`; 0 means that it has no end.
+    pub expire_at: Option<u64>,
+}
+
+/// The claims of a subscription token, besides its channel and those that the verifier reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SubscriptionClaims<'a> {
+    /// Data for the client.
+    pub data: ClaimedData<'a>,
+    /// The Unix second in which the subscription ends, in place of the token's `exp`; 0 means that it has no end.
+    pub expire_at: Option<u64>,
+    /// Whether the client sees joins and leaves, if it asks for them or not.
+    pub join_leave: bool,
+}
+
+/// A channel to which the server subscribes the client of a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClaimedSub<'a> {
+    /// The channel.
+    pub channel: &'a str,
+    /// Data for the client.
+    pub data: ClaimedData<'a>,
+    /// Whether the client sees joins and leaves.
+    pub join_leave: bool,
+}
+
+/// Data of a token for the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClaimedData<'a> {
+    /// The claim `data`, which is JSON; empty without it.
+    pub json: &'a [u8],
+    /// The claim `b64data`, which has precedence; empty without it.
+    pub base64: &'a str,
+}
+
+/// The channels of a connection token. The same channel may occur twice.
+#[derive(Clone, Copy)]
+pub struct ClaimedSubs<'a> {
+    bytes: Bytes<'a>,
+    subs: &'a [Raw],
+}
+
+impl<'a> ClaimedSubs<'a> {
+    /// The channels in the order of the token.
+    pub fn iter(&self) -> impl Iterator<Item = ClaimedSub<'a>> + use<'a> {
+        let bytes = self.bytes;
+        let claimed = move |sub: &Raw| ClaimedSub {
+            channel: bytes.text(sub.channel),
+            data: bytes.claimed_data(sub),
+            join_leave: sub.join_leave,
+        };
+        self.subs.iter().map(claimed)
+    }
+}
+
+impl fmt::Debug for ClaimedSubs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl PartialEq for ClaimedSubs<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
 /// The headers of a [`Connect`]. The same name may occur twice.
 #[derive(Clone, Copy)]
 pub struct Headers<'a> {
@@ -230,6 +304,13 @@ impl<'a> Bytes<'a> {
         core::str::from_utf8(self.of(span)).expect("the reader has checked it")
     }
 
+    fn claimed_data(self, raw: &Raw) -> ClaimedData<'a> {
+        ClaimedData {
+            json: self.of(raw.data),
+            base64: self.text(raw.base64_data),
+        }
+    }
+
     fn subscribe(self, raw: &Raw) -> Subscribe<'a> {
         Subscribe {
             channel: self.text(raw.channel),
@@ -257,7 +338,10 @@ pub(super) fn connect<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> C
     Connect {
         token: bytes.text(raw.token),
         data: bytes.of(raw.data),
-        subs: subs(frame, scratch),
+        subs: Subs {
+            bytes,
+            subs: &scratch.subs,
+        },
         name: bytes.text(raw.name),
         version: bytes.text(raw.version),
         headers: Headers {
@@ -267,14 +351,38 @@ pub(super) fn connect<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> C
     }
 }
 
-pub(super) fn subs<'a>(frame: &'a [u8], scratch: &'a Scratch) -> Subs<'a> {
+pub(super) fn connect_claims<'a>(
+    raw: &Raw,
+    claims: &'a [u8],
+    scratch: &'a Scratch,
+) -> ConnectClaims<'a> {
     let bytes = Bytes {
-        frame,
+        frame: claims,
         decoded: &scratch.text,
     };
-    Subs {
-        bytes,
-        subs: &scratch.subs,
+    ConnectClaims {
+        subs: ClaimedSubs {
+            bytes,
+            subs: &scratch.subs,
+        },
+        meta: bytes.of(raw.meta),
+        expire_at: raw.expire_at,
+    }
+}
+
+pub(super) fn subscription_claims<'a>(
+    raw: &Raw,
+    claims: &'a [u8],
+    scratch: &'a Scratch,
+) -> SubscriptionClaims<'a> {
+    let bytes = Bytes {
+        frame: claims,
+        decoded: &scratch.text,
+    };
+    SubscriptionClaims {
+        data: bytes.claimed_data(raw),
+        expire_at: raw.expire_at,
+        join_leave: raw.join_leave,
     }
 }
 

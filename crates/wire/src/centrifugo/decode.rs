@@ -1,11 +1,13 @@
 //! Reads the commands of a frame, the connect request of a unidirectional transport, and the body of `/emulation`.
 
-use super::command::{self, Command, Connect, Emulation, Subs};
+use super::command::{self, Command, Connect, ConnectClaims, Emulation, SubscriptionClaims};
 use super::error::Error;
 use super::format::Format;
 use super::protobuf::Reader;
 use super::raw::Raw;
-use super::schema::{CHANNEL_CLAIM, COMMAND, CONNECT, CONNECT_CLAIMS, EMULATION, Field};
+use super::schema::{
+    CHANNEL_CLAIM, COMMAND, CONNECT, CONNECT_CLAIMS, EMULATION, Field, SUBSCRIPTION_CLAIMS,
+};
 use super::{read_json, read_protobuf};
 
 pub use super::raw::{Limits, Scratch};
@@ -158,8 +160,26 @@ pub fn channel_claim<'a>(claims: &'a [u8], scratch: &'a mut Scratch) -> Result<&
     Ok(command::channel(&raw, claims, scratch))
 }
 
-/// Reads the claims `channels` and `subs` of a connection token: the channels to which the server subscribes the client, with data for the
-/// client. A channel may occur twice. `claims` are the decoded claims.
+/// Reads the other claims of a subscription token. `claims` are the decoded claims.
+///
+/// # Errors
+///
+/// The first fault of the bytes.
+pub fn subscription_claims<'a>(
+    claims: &'a [u8],
+    scratch: &'a mut Scratch,
+) -> Result<SubscriptionClaims<'a>, Error> {
+    let limits = Limits {
+        commands: 0,
+        subs: 0,
+        headers: 0,
+    };
+    let raw = one(Format::Json, claims, &SUBSCRIPTION_CLAIMS, scratch, &limits)?;
+    Ok(command::subscription_claims(&raw, claims, scratch))
+}
+
+/// Reads the claims of a connection token: the channels to which the server subscribes the client (`channels` and `subs`), `meta` and `expire_at`.
+/// `claims` are the decoded claims.
 ///
 /// # Errors
 ///
@@ -168,14 +188,14 @@ pub fn connect_claims<'a>(
     claims: &'a [u8],
     scratch: &'a mut Scratch,
     most: usize,
-) -> Result<Subs<'a>, Error> {
+) -> Result<ConnectClaims<'a>, Error> {
     let limits = Limits {
         commands: 0,
         subs: most,
         headers: 0,
     };
-    one(Format::Json, claims, &CONNECT_CLAIMS, scratch, &limits)?;
-    Ok(command::subs(claims, scratch))
+    let raw = one(Format::Json, claims, &CONNECT_CLAIMS, scratch, &limits)?;
+    Ok(command::connect_claims(&raw, claims, scratch))
 }
 
 /// Reads all of `bytes` as one message.

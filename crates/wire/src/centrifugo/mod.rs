@@ -33,8 +33,8 @@ mod schema;
 mod write;
 
 pub use command::{
-    Command, Connect, Emulation, Headers, History, Position, Publish, Request, SubRefresh, Subs,
-    Subscribe,
+    ClaimedData, ClaimedSub, ClaimedSubs, Command, Connect, ConnectClaims, Emulation, Headers,
+    History, Position, Publish, Request, SubRefresh, Subs, Subscribe, SubscriptionClaims,
 };
 pub use decode::{Commands, Limits, Scratch};
 pub use error::Error;

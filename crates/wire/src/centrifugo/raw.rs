@@ -33,6 +33,8 @@ pub(super) struct Raw {
     pub channel: Span,
     pub token: Span,
     pub data: Span,
+    pub base64_data: Span,
+    pub meta: Span,
     pub name: Span,
     pub version: Span,
     pub method: Span,
@@ -41,6 +43,7 @@ pub(super) struct Raw {
     pub node: Span,
     pub session: Span,
     pub offset: u64,
+    pub expire_at: Option<u64>,
     pub limit: i32,
     pub kind: i32,
     pub flags: i32,
@@ -64,10 +67,12 @@ impl Raw {
             }
             (Slot::Since, Value::There) => self.since = true,
             (Slot::Filter, Value::There) => self.filter = true,
+            (Slot::Override, Value::There) => {}
             (Slot::Id, Value::Unsigned(id)) => {
                 self.id = u32::try_from(id).map_err(|_| Error::BadNumber(field.name))?;
             }
             (Slot::Offset, Value::Unsigned(offset)) => self.offset = offset,
+            (Slot::ExpireAt, Value::Unsigned(unix_s)) => self.expire_at = Some(unix_s),
             (Slot::Limit, Value::Signed(limit)) => self.limit = limit,
             (Slot::Type, Value::Signed(kind)) => self.kind = kind,
             (Slot::Flags, Value::Signed(flags)) => self.flags = flags,
@@ -94,6 +99,8 @@ impl Raw {
             Slot::Channel => &mut self.channel,
             Slot::Token => &mut self.token,
             Slot::Data => &mut self.data,
+            Slot::Base64Data => &mut self.base64_data,
+            Slot::Meta => &mut self.meta,
             Slot::Name => &mut self.name,
             Slot::Version => &mut self.version,
             Slot::Method => &mut self.method,

@@ -4,7 +4,7 @@
 
 use super::error::Error;
 use super::raw::{Limits, Raw, Scratch, Span, Value};
-use super::schema::{Field, Kind, SUBSCRIBE};
+use super::schema::{Field, Kind};
 use crate::json::Fault;
 use crate::json::scan::{Scan, Text};
 
@@ -113,7 +113,9 @@ impl Reader<'_> {
                 raw.set(field, Value::There)?;
                 return self.message(fields, raw);
             }
-            (Kind::Subs, b'{') => return self.members(Self::sub),
+            (Kind::Subs(fields), b'{') => {
+                return self.members(|reader, channel| reader.sub(channel, fields));
+            }
             (Kind::Channels, b'[') => return self.channels(field),
             (Kind::Texts, b'{') => return self.members(|reader, key| reader.header(key, field)),
             _ => {
@@ -153,10 +155,10 @@ impl Reader<'_> {
     }
 
     /// Reads one entry of `subs`.
-    fn sub(&mut self, channel: Span) -> Result<(), Error> {
+    fn sub(&mut self, channel: Span, fields: &'static [Field]) -> Result<(), Error> {
         let mut sub = Raw::default();
         match self.scan.peek().ok_or(Fault::Incomplete)? {
-            b'{' => self.message(&SUBSCRIBE, &mut sub)?,
+            b'{' => self.message(fields, &mut sub)?,
             b'n' => self.scan.value()?,
             _ => {
                 self.scan.value()?;

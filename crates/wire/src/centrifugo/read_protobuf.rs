@@ -5,7 +5,7 @@
 use super::error::Error;
 use super::protobuf::{BYTES, Reader, VARINT};
 use super::raw::{Limits, Raw, Scratch, Span, Value};
-use super::schema::{Field, Kind, SUBSCRIBE};
+use super::schema::{Field, Kind};
 
 /// Reads a message with these fields. The spans are offsets in the frame of `reader`.
 pub(super) fn read(
@@ -71,11 +71,11 @@ fn message(
                 scratch.add_sub(sub, limits)?;
                 continue;
             }
-            Kind::Subs => {
+            Kind::Subs(fields) => {
                 let (channel, value) = entry(reader.delimited()?, field.name)?;
                 let mut sub = Raw::default();
                 if let Some(value) = value {
-                    message(value, &SUBSCRIBE, &mut sub, scratch, limits)?;
+                    message(value, fields, &mut sub, scratch, limits)?;
                 }
                 sub.channel = channel;
                 scratch.add_sub(sub, limits)?;

@@ -28,6 +28,10 @@ pub(super) enum Slot {
     Channel,
     Token,
     Data,
+    Base64Data,
+    Meta,
+    Override,
+    ExpireAt,
     Name,
     Version,
     Method,
@@ -67,8 +71,8 @@ pub(super) enum Kind {
     Message(&'static [Field]),
     /// A map from text to text.
     Texts,
-    /// A map from channel to [`SUBSCRIBE`].
-    Subs,
+    /// A map from channel to a message with these fields.
+    Subs(&'static [Field]),
     /// A list of channels. Each becomes an entry of `subs` without options.
     Channels,
 }
@@ -124,13 +128,13 @@ pub(super) static COMMAND: [Field; 13] = [
 pub(super) static CONNECT: [Field; 6] = [
     field("token", 1, Kind::Text, Slot::Token),
     field("data", 2, Kind::Data, Slot::Data),
-    field("subs", 3, Kind::Subs, Slot::Subs),
+    field("subs", 3, Kind::Subs(&SUBSCRIBE), Slot::Subs),
     field("name", 4, Kind::Text, Slot::Name),
     field("version", 5, Kind::Text, Slot::Version),
     field("headers", 6, Kind::Texts, Slot::Headers),
 ];
 
-pub(super) static SUBSCRIBE: [Field; 13] = [
+static SUBSCRIBE: [Field; 13] = [
     field("channel", 1, Kind::Text, Slot::Channel),
     field("token", 2, Kind::Text, Slot::Token),
     field("recover", 3, Kind::Bool, Slot::Recover),
@@ -181,14 +185,43 @@ static SUB_REFRESH: [Field; 3] = [
     field("type", 3, Kind::I32, Slot::Type),
 ];
 
-/// The claim of a subscription token that names its channel.
+// The claims of tokens. They are JSON, so their field numbers have no meaning.
+
+/// The claim of a subscription token that names its channel. It is read alone, so that a fault of another claim hides no channel.
 pub(super) static CHANNEL_CLAIM: [Field; 1] = ONE_CHANNEL;
 
-/// The claims of a connection token that name channels. The field numbers have no meaning.
-pub(super) static CONNECT_CLAIMS: [Field; 2] = [
-    field("channels", 1, Kind::Channels, Slot::Subs),
-    field("subs", 2, Kind::Subs, Slot::Subs),
+/// The other claims of a subscription token.
+pub(super) static SUBSCRIPTION_CLAIMS: [Field; 4] = [
+    field("data", 1, Kind::Data, Slot::Data),
+    field("b64data", 2, Kind::Text, Slot::Base64Data),
+    field("expire_at", 3, Kind::U64, Slot::ExpireAt),
+    field("override", 4, Kind::Message(&OVERRIDE), Slot::Override),
 ];
+
+/// The claims of a connection token.
+pub(super) static CONNECT_CLAIMS: [Field; 4] = [
+    field("channels", 1, Kind::Channels, Slot::Subs),
+    field("subs", 2, Kind::Subs(&CLAIMED_SUB), Slot::Subs),
+    field("meta", 3, Kind::Data, Slot::Meta),
+    field("expire_at", 4, Kind::U64, Slot::ExpireAt),
+];
+
+/// An entry of the claim `subs`.
+static CLAIMED_SUB: [Field; 3] = [
+    field("data", 1, Kind::Data, Slot::Data),
+    field("b64data", 2, Kind::Text, Slot::Base64Data),
+    field("override", 3, Kind::Message(&OVERRIDE), Slot::Override),
+];
+
+/// The options of a subscription that a token sets. The others have no meaning for this server.
+static OVERRIDE: [Field; 1] = [field(
+    "force_push_join_leave",
+    1,
+    Kind::Message(&JOIN_LEAVE_VALUE),
+    Slot::Override,
+)];
+
+static JOIN_LEAVE_VALUE: [Field; 1] = [field("value", 1, Kind::Bool, Slot::JoinLeave)];
 
 /// The body of a request to `/emulation`.
 pub(super) static EMULATION: [Field; 3] = [

@@ -2,7 +2,8 @@
 
 use crore_wire::centrifugo::Format::{Json, Protobuf};
 use crore_wire::centrifugo::{
-    Commands, Error, History, Position, Publish, Request, Scratch, SubRefresh, Subscribe, decode,
+    ClaimedData, ClaimedSub, Commands, Error, History, Position, Publish, Request, Scratch,
+    SubRefresh, Subscribe, decode,
 };
 
 use crate::proto::{bytes, delimited, number};
@@ -356,6 +357,79 @@ fn the_channel_of_a_subscription_token_is_one_of_its_claims() {
 }
 
 #[test]
+fn claims_of_a_subscription_token_have_data_and_an_end() {
+    for (claims, json, base64, expire_at) in [
+        (r#"{"channel":"a","exp":17.5}"#, "", "", None),
+        (
+            r#"{"data":{"n":1},"expire_at":0}"#,
+            r#"{"n":1}"#,
+            "",
+            Some(0),
+        ),
+        (r#"{"b64data":"AQ==","expire_at":9}"#, "", "AQ==", Some(9)),
+    ] {
+        let mut scratch = Scratch::default();
+        let found = decode::subscription_claims(claims.as_bytes(), &mut scratch).expect("claims");
+        let data = ClaimedData {
+            json: json.as_bytes(),
+            base64,
+        };
+        assert_eq!((found.data, found.expire_at), (data, expire_at), "{claims}");
+    }
+    for (claims, error) in [
+        (r#"{"expire_at":"9"}"#, Error::WrongType("expire_at")),
+        (r#"{"expire_at":-1}"#, Error::BadNumber("expire_at")),
+        (r#"{"expire_at":1.5}"#, Error::BadNumber("expire_at")),
+        (r#"{"b64data":{}}"#, Error::WrongType("b64data")),
+        (r#"{"override":1}"#, Error::WrongType("override")),
+        (
+            r#"{"override":{"force_push_join_leave":true}}"#,
+            Error::WrongType("force_push_join_leave"),
+        ),
+    ] {
+        let mut scratch = Scratch::default();
+        let found = decode::subscription_claims(claims.as_bytes(), &mut scratch);
+        assert_eq!(found, Err(error), "{claims}");
+    }
+}
+
+#[test]
+fn override_of_a_token_turns_pushes_of_joins_and_leaves_on() {
+    for (value, expected) in [
+        (r#"{}"#, false),
+        (r#"{"presence":{"value":true}}"#, false),
+        (r#"{"force_push_join_leave":{"value":false}}"#, false),
+        (r#"{"force_push_join_leave":{"value":true}}"#, true),
+    ] {
+        let claims = format!(r#"{{"override":{value},"subs":{{"a":{{"override":{value}}}}}}}"#);
+        let mut scratch = Scratch::default();
+        let found = decode::subscription_claims(claims.as_bytes(), &mut scratch);
+        assert_eq!(found.map(|it| it.join_leave), Ok(expected), "{value}");
+        let found = decode::connect_claims(claims.as_bytes(), &mut scratch, 1).expect("claims");
+        assert!(
+            found.subs.iter().all(|it| it.join_leave == expected),
+            "{value}"
+        );
+        assert_eq!(found.subs.iter().count(), 1);
+    }
+}
+
+#[test]
+fn connection_token_has_meta_and_an_end() {
+    let claims = br#"{"meta":{"tenant":[1]},"expire_at":7,"subs":{"a":{"b64data":"AQ=="}}}"#;
+    let mut scratch = Scratch::default();
+    let found = decode::connect_claims(claims, &mut scratch, 1).expect("claims");
+    assert_eq!(found.meta, br#"{"tenant":[1]}"#);
+    assert_eq!(found.expire_at, Some(7));
+    let subs: Vec<_> = found
+        .subs
+        .iter()
+        .map(|it| (it.channel, it.data.base64))
+        .collect();
+    assert_eq!(subs, [("a", "AQ==")]);
+}
+
+#[test]
 fn server_side_channels_are_the_claims_channels_and_subs() {
     for (claims, most, expected) in [
         (r#"{"sub":"ann","exp":17.5}"#, 0, Ok("")),
@@ -375,11 +449,12 @@ fn server_side_channels_are_the_claims_channels_and_subs() {
         (r#"{"subs":{"a":7}}"#, 4, Err(Error::WrongType("subs"))),
     ] {
         let mut scratch = Scratch::default();
-        let found = decode::connect_claims(claims.as_bytes(), &mut scratch, most).map(|subs| {
-            let shown = |sub: Subscribe<'_>| {
-                format!("{}={} ", sub.channel, String::from_utf8_lossy(sub.data))
+        let found = decode::connect_claims(claims.as_bytes(), &mut scratch, most).map(|found| {
+            let shown = |sub: ClaimedSub<'_>| {
+                let data = String::from_utf8_lossy(sub.data.json);
+                format!("{}={data} ", sub.channel)
             };
-            subs.iter().map(shown).collect::<String>()
+            found.subs.iter().map(shown).collect::<String>()
         });
         assert_eq!(found, expected.map(String::from), "{claims}");
     }

@@ -1,8 +1,9 @@
-//! Tests the codec of Centrifugo's client protocol: commands, replies, pushes, codes and deltas.
+//! Tests the codec of Centrifugo's client protocol: commands, replies, pushes, codes, names and deltas.
 
 mod codes;
 mod commands;
 mod deltas;
+mod names;
 mod proto;
 mod refused;
 mod replies;

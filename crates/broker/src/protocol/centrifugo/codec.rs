@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::centrifugo::{Answer, Payload, Publication, SubscribeResult};
+use crore_wire::centrifugo::{Answer, Publication, SubscribeResult};
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
@@ -17,7 +17,7 @@ use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::delta::{has_deltas, note_sent, text_of, write_delta_push};
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{DeltaForm, MessageContent};
+use crate::protocol::centrifugo::publication::{Data, DeltaForm, MessageContent};
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::{end_for_refused_start, take_begin_by_server};
 use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
@@ -74,6 +74,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         if let Some(last) = records.last() {
             note_sent(&mut clients.conns, slot, sub_index, last.offset);
         }
+        let data = Data::optional(format, &pending.data);
         let result = SubscribeResult {
             ttl: pending.ttl,
             recoverable: true,
@@ -82,7 +83,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             recovered: pending.wants_recovery && !pending.is_lost && !page.gap,
             offset: page.head + u64::from(planted::is(Fault::HighReplyOffset)),
             positioned: true,
-            data: Payload::Value(&pending.data),
+            data: data.payload(),
             was_recovering: pending.wants_recovery,
             delta: is_delta,
         };

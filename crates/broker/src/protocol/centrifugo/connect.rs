@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crore_wire::centrifugo::Connect;
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
+use crore_wire::centrifugo::{Connect, Scratch};
 
 use crate::base::access::VerifiedClient;
 use crate::base::call_kind::CallKind;
@@ -12,6 +12,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::grants_of;
 use crate::mail::backend::ConnectGrant;
+use crate::protocol::centrifugo::claims::{apply_connect_claims, claims_of, read_connect_claims};
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
@@ -67,11 +68,19 @@ pub(super) fn handle_connect(
                 channel: topic,
                 data: &sub.data,
                 until_unix_s: sub.until_unix_s,
+                join_leave: false,
             });
             let wanted: Vec<_> = wanted.collect();
             begin_channels(clients, subs, slot, (id, connect), (&wanted, &granted.data))
         }
-        None if has_verdict => begin_by_token(clients, subs, slot, (id, connect)),
+        None if has_verdict => {
+            let claims = claims_of(connect.token);
+            let mut scratch = Scratch::new(channel_names(&clients.ctx.world));
+            let claims = read_connect_claims(clients, &claims, &mut scratch)?;
+            apply_connect_claims(clients, slot, &claims)
+                .map_err(|reason| refusal_of_token(clients, slot, reason))?;
+            begin_by_token(clients, subs, slot, (id, connect), &claims)
+        }
         None => {
             finish_connect(clients, slot, (id, b""), &[]);
             Ok(())

@@ -28,16 +28,40 @@ pub(super) fn begin_pushes(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
+    subscription: (u32, &[u8]),
+) {
+    let (_, name) = subscription;
+    if clients.check_right(slot, Right::Presence, name).is_ok() {
+        watch(clients, lanes, slot, subscription, false);
+    }
+}
+
+/// Begins the pushes of joins and leaves for a subscription whose token grants them. Does nothing if the topic has no presence, or without room for a watcher.
+pub(super) fn begin_granted_pushes(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    subscription: (u32, &[u8]),
+) {
+    watch(clients, lanes, slot, subscription, true);
+}
+
+fn watch(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
     (sub_key, name): (u32, &[u8]),
+    is_granted: bool,
 ) {
     let client = clients.conns.get(slot).consumer.client;
-    if !may_watch(clients, slot, name) || !clients.ctx.world.admission.enter_watcher(client) {
+    if !has_presence(clients, name) || !clients.ctx.world.admission.enter_watcher(client) {
         return;
     }
     let watching = WatchedChannel {
         sub_key,
         topic: name.into(),
         client,
+        is_granted,
         is_page_due: false,
         skips_snapshot: false,
     };
@@ -47,10 +71,9 @@ pub(super) fn begin_pushes(
         .push(watching);
 }
 
-fn may_watch(clients: &Clients, slot: u32, name: &[u8]) -> bool {
+fn has_presence(clients: &Clients, name: &[u8]) -> bool {
     let rules = &clients.ctx.world.rules;
     rules.get(rules.number_for(name)).presence
-        && clients.check_right(slot, Right::Presence, name).is_ok()
 }
 
 fn ask(
@@ -124,7 +147,8 @@ pub(crate) fn end_all_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32
 /// Ends the pushes that new settings do not allow.
 pub(super) fn review_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     end_pushes_where(clients, lanes, slot, |clients, it| {
-        !may_watch(clients, slot, &it.topic)
+        let right = clients.check_right(slot, Right::Presence, &it.topic);
+        !has_presence(clients, &it.topic) || !it.is_granted && right.is_err()
     });
 }
 
@@ -162,7 +186,7 @@ fn put_watching(clients: &mut Clients, slot: u32, watching: Vec<WatchedChannel>)
 fn write_change(clients: &mut Clients, slot: u32, channel: &str, change: &PresenceChange<'_>) {
     let (PresenceChange::Join(member) | PresenceChange::Leave(member)) = change;
     let client = client_id_text(&clients.ctx.world, member.at, member.process);
-    let member_info = Data::of_info(format_of(clients.conns.get(slot)), member.info);
+    let member_info = Data::optional(format_of(clients.conns.get(slot)), member.info);
     let info = ClientInfo {
         user: core::str::from_utf8(member.user).unwrap_or_default(),
         client: &client,

@@ -2,10 +2,10 @@
 //! of the same name, or of the one that `names` gives it. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
-//! `history`, `presence` and `rpc` carry them out. `backend` asks the operator's backend about them, and `renewal` about what it has granted. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
+//! `history`, `presence` and `rpc` carry them out. `tokens` handles the tokens in commands, and `claims` reads the claims of this protocol. `backend` asks the operator's backend about them, and `renewal` about what it has granted. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
 //! not end. Their clients post commands, which `emulation` hands to the connection, or send only a connect (`one_way`). `server_side` has the subscriptions
 //! that the server begins, and `orders` the orders of its API for single connections. `delta` sends messages as differences from the message before.
-//! `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` sends pings and checks for pongs.
+//! `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` sends pings and checks for pongs. `user_channels` counts the subscriptions of users.
 //!
 //! Invariants:
 //! * The server carries out no other command of a client before its connect command.
@@ -17,6 +17,7 @@
 pub(crate) mod backend;
 pub(crate) mod body;
 mod calls;
+mod claims;
 pub(crate) mod close;
 mod codec;
 pub(crate) mod commands;
@@ -45,4 +46,5 @@ pub(crate) mod subscribe;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tokens;
+pub(crate) mod user_channels;
 mod welcome;

@@ -137,7 +137,7 @@ pub(crate) fn handle_centrifugo_presence<I: Io>(
 fn write_members(clients: &mut Clients, slot: u32, pending: &PendingPresence) {
     let format = format_of(clients.conns.get(slot));
     let infos: Vec<_> = (pending.members.iter())
-        .map(|(_, _, info)| Data::of_info(format, info))
+        .map(|(_, _, info)| Data::optional(format, info))
         .collect();
     let members = pending.members.iter().zip(&infos);
     let members = members.map(|((client, user, _), info)| {

@@ -31,11 +31,11 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The info about a member, which may be of another node that checks it otherwise; empty for none.
-    pub fn of_info(format: Format, info: &'a [u8]) -> Data<'a> {
-        match info {
-            b"" => Data::Value(info),
-            info => Data::of(format, info),
+    /// Data that may be absent (empty): what comes with a subscription, and the info about a member, which may be of another node that checks it otherwise.
+    pub fn optional(format: Format, data: &'a [u8]) -> Data<'a> {
+        match data {
+            [] => Data::Value(data),
+            _ => Data::of(format, data),
         }
     }
 

@@ -14,9 +14,10 @@ pub fn error_of(reason: Reason) -> ErrorCode {
         | Reason::VerifierBusy
         | Reason::OutcomeUnknown
         | Reason::Broken => ErrorCode::INTERNAL,
-        Reason::TooManyNames | Reason::NamesTooLong | Reason::MessageTooLong => {
-            ErrorCode::LIMIT_EXCEEDED
-        }
+        Reason::TooManyNames
+        | Reason::NamesTooLong
+        | Reason::MessageTooLong
+        | Reason::ChannelsOfUser => ErrorCode::LIMIT_EXCEEDED,
         // Such a shortage passes. The libraries try a temporary error again, and end the subscription after any other error.
         reason if matches!(reason.row().status, Some(429 | 503)) => ErrorCode::TOO_MANY_REQUESTS,
         reason => match reason.row().section {

@@ -1,6 +1,7 @@
 //! The command rpc: a call of a method of the operator's backend (`[[backend]]`).
 //!
-//! A connection may have several calls in flight. Further commands wait for an answer when they are [`CALLS_MAX`]. Answers come in any order.
+//! A connection may have several calls in flight (`centrifugo.calls_in_flight_max`). At the limit, the next call and the commands behind it wait for an answer.
+//! Answers come in any order.
 
 use crore_wire::centrifugo::{Answer, Payload};
 
@@ -13,12 +14,10 @@ use crate::protocol::centrifugo::reply::{CommandRefusal, write_backend_error, wr
 use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::front::{Clients, Front, Queues};
 
-/// The calls of one connection that wait for the backend.
-const CALLS_MAX: u32 = 16;
-
 /// Whether the next call of the connection must wait for the answer to another.
 pub(super) fn awaits_answer(clients: &Clients, slot: u32) -> bool {
-    state(&clients.conns, slot).is_some_and(|it| it.pending_calls >= CALLS_MAX)
+    let calls_max = clients.ctx.world.settings.centrifugo.calls_in_flight_max;
+    state(&clients.conns, slot).is_some_and(|it| it.pending_calls >= calls_max)
 }
 
 /// Sends a call to the backend.

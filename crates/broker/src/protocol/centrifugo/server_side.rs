@@ -7,21 +7,20 @@
 //!
 //! Invariant: a client that has lost messages is told: by `recovered: false` in the reply, or its connection ends with code 3010 and it connects again.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crore_wire::centrifugo::codes::Disconnect;
-use crore_wire::centrifugo::{Connect, Error, Payload, Push, SubscribeResult, decode};
+use crore_wire::centrifugo::{ClaimedSub, Connect, ConnectClaims, Push, SubscribeResult};
 
 use crate::base::call_kind::CallKind;
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
-use crate::client::list::{check_room, index_of_topic};
+use crate::client::list::{check_room, index_of_topic, index_with_serial};
 use crate::client::protocols::TopicPage;
 use crate::client::subscribing::{
     FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
@@ -29,8 +28,10 @@ use crate::client::subscribing::{
 use crate::io::Io;
 use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
+use crate::protocol::centrifugo::claims::data_of;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::history::ask_for_page;
+use crate::protocol::centrifugo::join_leave::begin_granted_pushes;
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
@@ -41,6 +42,7 @@ use crate::protocol::centrifugo::state::{
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::centrifugo::tokens::renewal_of;
+use crate::protocol::centrifugo::user_channels::{check_room_of_user, count_channel};
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Front, SubscriptionState, Subscriptions};
 
@@ -51,6 +53,8 @@ pub(super) struct WantedChannel<'a> {
     pub data: &'a [u8],
     /// The Unix second in which the subscription ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
+    /// Whether the client is told of joins and leaves.
+    pub join_leave: bool,
 }
 
 /// Begins the channels that a token names, as [`begin_channels`].
@@ -59,27 +63,22 @@ pub(super) fn begin_by_token(
     subs: &mut Subscriptions,
     slot: u32,
     (id, connect): (u32, &Connect<'_>),
+    claims: &ConnectClaims<'_>,
 ) -> Result<(), CommandRefusal> {
-    let claims = connect.token.split('.').nth(1);
-    let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
-    let claims = claims.unwrap_or_else(|| b"{}".into());
-    let limits = &clients.ctx.world.settings.limits;
-    let subscriptions_max = limits.subscriptions_max();
-    let mut scratch = decode::Scratch::new(channel_names(&clients.ctx.world));
-    let claimed =
-        decode::connect_claims(&claims, &mut scratch, subscriptions_max).map_err(|error| {
-            let code = match error {
-                Error::TooManySubs => Disconnect::CHANNEL_LIMIT,
-                _ => Disconnect::INVALID_TOKEN,
-            };
-            CommandRefusal::End(code, alloc::format!("the token's channels: {error}").into())
-        })?;
     let mut seen_channels = BTreeSet::new();
-    let claimed = claimed.iter().filter(|it| seen_channels.insert(it.channel));
-    let wanted = claimed.map(|it| WantedChannel {
-        channel: it.channel,
-        data: it.data,
+    let mut channels: Vec<(ClaimedSub<'_>, Cow<'_, [u8]>)> = Vec::new();
+    for sub in claims.subs.iter() {
+        if seen_channels.insert(sub.channel) {
+            let data = data_of(sub.data)
+                .map_err(|text| CommandRefusal::End(Disconnect::INVALID_TOKEN, text.into()))?;
+            channels.push((sub, data));
+        }
+    }
+    let wanted = channels.iter().map(|(sub, data)| WantedChannel {
+        channel: sub.channel,
+        data,
         until_unix_s: u32::MAX,
+        join_leave: sub.join_leave,
     });
     let wanted: Vec<_> = wanted.collect();
     begin_channels(clients, subs, slot, (id, connect), (&wanted, b""))
@@ -111,6 +110,12 @@ pub(super) fn begin_channels(
         let code = Disconnect::CHANNEL_LIMIT;
         return Err(CommandRefusal::End(code, code.text.into()));
     }
+    if check_room_of_user(clients, slot, wanted.len()).is_err() {
+        clients.refused(slot, Reason::ChannelsOfUser);
+        let reason = Reason::ChannelsOfUser.text_with_limit(&clients.ctx.world.settings);
+        return Err(CommandRefusal::End(Disconnect::CHANNEL_LIMIT, reason));
+    }
+    let limits = &clients.ctx.world.settings.limits;
     if !limits.has_room_for_names(wanted.len(), bytes) {
         return Err(CommandRefusal::for_reason(
             clients,
@@ -139,6 +144,7 @@ pub(super) fn begin_channels(
                 since,
                 data: it.data.into(),
                 until_unix_s: it.until_unix_s,
+                join_leave: it.join_leave,
                 renewal,
                 ..ServerStart::default()
             },
@@ -163,6 +169,7 @@ pub(super) fn begin_by_order(
     clients.move_to_list(slot);
     if index_of_topic(clients, subs, slot, &order.name).is_some()
         || check_room(clients, subs, slot, &order.name).is_err()
+        || check_room_of_user(clients, slot, 1).is_err()
     {
         return false;
     }
@@ -295,8 +302,13 @@ fn reply_to_connect(
         .iter()
         .map(|start| epoch_text(start.position.unwrap_or_default().epoch))
         .collect();
-    let subs = starts.iter().zip(&epochs).zip(&channels);
-    let subs = subs.map(|((start, epoch), channel)| {
+    let format = format_of(clients.conns.get(slot));
+    let data: Vec<_> = starts
+        .iter()
+        .map(|start| Data::optional(format, &start.data))
+        .collect();
+    let subs = starts.iter().zip(&epochs).zip(&channels).zip(&data);
+    let subs = subs.map(|(((start, epoch), channel), data)| {
         let result = SubscribeResult {
             ttl: None,
             recoverable: true,
@@ -305,7 +317,7 @@ fn reply_to_connect(
             recovered: start.is_recovered,
             offset: start.position.unwrap_or_default().offset,
             positioned: true,
-            data: Payload::Value(&start.data),
+            data: data.payload(),
             was_recovering: start.since.is_some(),
             delta: false,
         };
@@ -331,7 +343,7 @@ pub(super) fn take_begin_by_server(clients: &mut Clients, slot: u32, sub_index: 
 
 fn push_subscribe(clients: &mut Clients, slot: u32, start: &ServerStart) {
     let position = start.position.unwrap_or_default();
-    let data = Data::of(format_of(clients.conns.get(slot)), &start.data);
+    let data = Data::optional(format_of(clients.conns.get(slot)), &start.data);
     let push = Push::Subscribe {
         channel: &channel_names(&clients.ctx.world).exchange(&start.channel),
         recoverable: true,
@@ -367,6 +379,7 @@ fn begin_subscription(
     else {
         return;
     };
+    count_channel(clients, slot);
     let grant = SeparateGrant {
         sub_index,
         until_unix_s: start.until_unix_s,
@@ -380,5 +393,9 @@ fn begin_subscription(
     state_mut(&mut clients.conns, slot)
         .separate_grants
         .push(grant);
+    if start.join_leave {
+        let sub_key = index_with_serial(&clients.conns, slot, sub_index);
+        begin_granted_pushes(clients, &mut subs.lanes, slot, (sub_key, name));
+    }
     clients.record_event(slot, EventKind::Subscribed, name);
 }

@@ -64,7 +64,7 @@ pub enum TokenCheck {
 pub struct BackendState {
     /// The next command is one that the backend decides. Exists from the question until the command is carried out.
     pub check: Option<BackendCheck>,
-    /// What the backend has told about the connection when it was made (JSON), for later calls.
+    /// What the connection token or the backend has told about the connection (JSON), for later calls.
     pub meta: Box<[u8]>,
     /// The next question to the backend whether the connection goes on, if the backend has granted it until then.
     pub renewal: Option<Renewal>,
@@ -107,7 +107,7 @@ pub struct PendingSubscribe {
     pub is_lost: bool,
     /// The seconds after which the client must renew the subscription.
     pub ttl: Ttl,
-    /// Data of the backend for the client; empty for none.
+    /// Data of the token or of the backend for the client; empty for none.
     pub data: Box<[u8]>,
 }
 
@@ -168,6 +168,8 @@ pub struct ServerStart {
     pub data: Box<[u8]>,
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
+    /// Whether the client is told of joins and leaves.
+    pub join_leave: bool,
     /// As [`SeparateGrant::renewal`].
     pub renewal: Option<Renewal>,
     /// The position where the subscription begins; `None` until the home has told it.
@@ -197,6 +199,8 @@ pub struct WatchedChannel {
     pub topic: Box<[u8]>,
     /// The client that is counted as a watcher.
     pub client: Client,
+    /// Its token grants the pushes, so that it needs no right to presence.
+    pub is_granted: bool,
     /// The next page must be requested when the socket has accepted the last one.
     pub is_page_due: bool,
     /// The next changes belong to a snapshot, which the client is not told.

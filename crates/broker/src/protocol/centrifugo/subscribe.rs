@@ -23,13 +23,16 @@ use crate::io::Io;
 use crate::mail::backend::SubscribeGrant;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
-use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
+use crate::protocol::centrifugo::join_leave::{begin_granted_pushes, begin_pushes, end_pushes};
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_push, write_reply};
 use crate::protocol::centrifugo::state::{
     PendingSubscribe, SeparateGrant, StartedBy, is_subscribing, state, state_mut,
 };
 use crate::protocol::centrifugo::tokens::{check_subscription_token, renewal_of, ttl_of};
+use crate::protocol::centrifugo::user_channels::{
+    check_room_of_user, count_channel, uncount_channel,
+};
 use crate::protocol::front::{Census, Clients, Queues, SubscriptionState, Subscriptions};
 
 /// The number of digits of an epoch, which are hexadecimal.
@@ -79,7 +82,8 @@ pub(super) fn handle_subscribe_command(
     {
         return Err(CommandRefusal::error(ErrorCode::EXPIRED));
     }
-    if let Err(reached) = check_room(clients, subs, slot, name) {
+    let room = check_room(clients, subs, slot, name);
+    if let Err(reached) = room.and_then(|()| check_room_of_user(clients, slot, 1)) {
         return Err(CommandRefusal::for_reason(clients, slot, reached));
     }
     if !clients.has_memory_for(census, slot, 0) {
@@ -102,20 +106,22 @@ pub(super) fn handle_subscribe_command(
     let subscribed = subscribe(clients, subs, slot, &request, SubscriptionState::default());
     let sub_index =
         subscribed.map_err(|reason| CommandRefusal::for_reason(clients, slot, reason))?;
+    count_channel(clients, slot);
     if command.delta == "fossil" && clients.ctx.world.settings.centrifugo.delta_bytes > 0 {
         begin_deltas(&mut clients.conns, slot, sub_index);
     }
-    let data = granted
-        .as_ref()
-        .map_or_else(Box::default, |grant| grant.data.clone());
-    let separate = match (token_grant, granted) {
-        (Some(known), _) => Some((known.until_unix_s, Some(known.grants), None)),
+    let grants_pushes = token_grant.as_ref().is_some_and(|token| token.join_leave);
+    let (data, separate) = match (token_grant, granted) {
+        (Some(token), _) => (
+            token.data,
+            Some((token.until_unix_s, Some(token.grants), None)),
+        ),
         (None, Some(grant)) => {
             let until_unix_s = grant.until_unix_s;
             let renewal = renewal_of(clients, CallKind::SubRefresh, until_unix_s);
-            Some((until_unix_s, None, renewal))
+            (grant.data, Some((until_unix_s, None, renewal)))
         }
-        (None, None) => None,
+        (None, None) => (Box::default(), None),
     };
     let ttl = separate.and_then(|(until_unix_s, token, renewal)| {
         let grant = SeparateGrant {
@@ -147,8 +153,12 @@ pub(super) fn handle_subscribe_command(
     state_mut(&mut clients.conns, slot)
         .pending_subscribes
         .push(pending);
-    if command.join_leave {
-        begin_pushes(clients, &mut subs.lanes, slot, (sub_key, name));
+    match grants_pushes {
+        true => begin_granted_pushes(clients, &mut subs.lanes, slot, (sub_key, name)),
+        false if command.join_leave => {
+            begin_pushes(clients, &mut subs.lanes, slot, (sub_key, name));
+        }
+        false => {}
     }
     clients.record_event(slot, EventKind::Subscribed, name);
     Ok(())
@@ -212,6 +222,7 @@ pub(super) fn drop_subscription(
         let grant = &mut state_mut(&mut clients.conns, slot).separate_grants;
         grant.retain(|grant| grant.sub_index != sub_index);
     }
+    uncount_channel(clients, slot);
     end_deltas(&mut clients.conns, slot, sub_index);
     end_pushes(clients, &mut subs.lanes, slot, sub_index);
     remove_subscription(clients, subs, slot, sub_index);
@@ -234,8 +245,8 @@ pub(super) fn handle_sub_refresh(
     let Some(identity) = verdict.filter(|_| refresh.kind == 0) else {
         return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     };
-    let token_rights = check_subscription_token(clients, slot, identity, token, channel)?;
-    let until_unix_s = token_rights.until_unix_s;
+    let granted = check_subscription_token(clients, slot, identity, token, channel)?;
+    let until_unix_s = granted.until_unix_s;
     clients.move_to_list(slot);
     let sub_index = index_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
@@ -246,7 +257,7 @@ pub(super) fn handle_sub_refresh(
     let Some(grant) = grant else {
         return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED));
     };
-    (grant.until_unix_s, grant.token) = (until_unix_s, Some(token_rights.grants));
+    (grant.until_unix_s, grant.token) = (until_unix_s, Some(granted.grants));
     grant.renewal = None;
     let ttl = ttl_of(clients, until_unix_s);
     write_reply(clients, slot, id, Answer::SubRefresh(ttl));

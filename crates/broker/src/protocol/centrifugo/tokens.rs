@@ -4,19 +4,21 @@
 //! subscribe to it. Invariant: what a token grants ends with the token. A client is told to renew the token some seconds earlier.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
-use crore_wire::centrifugo::{Answer, Request, Ttl, decode};
+use crore_wire::centrifugo::{Answer, Request, Scratch, Ttl, decode};
 
-use crate::base::access::{Credential, Right, VerifiedClient};
+use crate::base::access::{Credential, Grants, Right, VerifiedClient};
 use crate::base::call_kind::CallKind;
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::io::Io;
+use crate::protocol::centrifugo::claims::{
+    apply_connect_claims, claims_of, data_of, end_of, read_connect_claims,
+};
 use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::VERSION;
 use crate::protocol::centrifugo::reasons::error_of;
@@ -191,8 +193,12 @@ pub(super) fn handle_refresh(
             Reason::TokenOfSubscription.text(),
         ));
     }
+    let claims = claims_of(token);
+    let mut scratch = Scratch::new(channel_names(&clients.ctx.world));
+    let claims = read_connect_claims(clients, &claims, &mut scratch)?;
     clients
         .set_identity(slot, Some(identity))
+        .and_then(|()| apply_connect_claims(clients, slot, &claims))
         .map_err(|reason| match error_of(reason) {
             ErrorCode::INTERNAL => CommandRefusal::for_reason(clients, slot, reason),
             ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),
@@ -216,15 +222,26 @@ fn end_with(code: Disconnect, words: &'static str) -> CommandRefusal {
     CommandRefusal::End(code, words.into())
 }
 
-/// Checks that the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns what it grants, and
-/// until when.
+/// What a subscription token grants.
+pub(super) struct SubscriptionToken {
+    /// The token's grants.
+    pub grants: Arc<Grants>,
+    /// The Unix second in which the subscription ends; `u32::MAX` without an end.
+    pub until_unix_s: u32,
+    /// Data for the client; empty for none.
+    pub data: Box<[u8]>,
+    /// Whether the client is told of joins and leaves, if it asks for them or not.
+    pub join_leave: bool,
+}
+
+/// Checks that the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns what it grants.
 pub(super) fn check_subscription_token(
     clients: &mut Clients,
     slot: u32,
     verdict: Identity,
     token: &str,
     channel: &str,
-) -> Result<VerifiedClient, CommandRefusal> {
+) -> Result<SubscriptionToken, CommandRefusal> {
     let token_rights = match clients.check_identity(verdict) {
         Ok(Some(token_rights)) => token_rights,
         Ok(None) => return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED)),
@@ -249,7 +266,26 @@ pub(super) fn check_subscription_token(
             text.into(),
         ));
     }
-    Ok(token_rights)
+    let claims = claims_of(token);
+    let mut scratch = Scratch::default();
+    let malformed = |text| CommandRefusal::Error(ErrorCode::PERMISSION_DENIED, text);
+    let claims = decode::subscription_claims(&claims, &mut scratch)
+        .map_err(|error| malformed(alloc::format!("the token's claims: {error}").into()))?;
+    let data = data_of(claims.data).map_err(|text| malformed(text.into()))?;
+    let until_unix_s = end_of(claims.expire_at, token_rights.until_unix_s);
+    if until_unix_s <= clients.ctx.wall_s() {
+        return Err(CommandRefusal::for_reason(
+            clients,
+            slot,
+            Reason::TokenExpired,
+        ));
+    }
+    Ok(SubscriptionToken {
+        grants: token_rights.grants,
+        until_unix_s,
+        data: data.into(),
+        join_leave: claims.join_leave,
+    })
 }
 
 fn is_for(clients: &Clients, token_rights: &VerifiedClient, token: &str, channel: &str) -> bool {
@@ -271,10 +307,6 @@ pub(crate) fn names_channel(token: &str) -> bool {
 
 /// Whether a token has a claim `channel` with a wanted value.
 fn has_channel(token: &str, is_wanted: impl FnOnce(&str) -> bool) -> bool {
-    let claims = token.split('.').nth(1);
-    let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
-    claims.is_some_and(|claims| {
-        let mut scratch = decode::Scratch::default();
-        decode::channel_claim(&claims, &mut scratch).is_ok_and(is_wanted)
-    })
+    let mut scratch = Scratch::default();
+    decode::channel_claim(&claims_of(token), &mut scratch).is_ok_and(is_wanted)
 }

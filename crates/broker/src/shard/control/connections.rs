@@ -67,6 +67,19 @@ pub(super) fn connections_page<I: Io>(
     Page { found, next }
 }
 
+/// The users of the next connections, as hashes of their names. All shards of a process hash a name alike.
+pub(super) fn users_page(clients: &Clients, from: u32) -> Page<u64> {
+    let mut found = Vec::new();
+    let next = visit_open_rows(clients, from, |slot| {
+        let user = user_of(&clients.conns, clients.conns.id_of(slot));
+        found.push(xxh3_64_with_seed(user.as_bytes(), clients.ctx.world.seed));
+        true
+    });
+    found.sort_unstable();
+    found.dedup();
+    Page { found, next }
+}
+
 pub(super) fn find_connection<I: Io>(
     clients: &Clients,
     subs: &Subscriptions,

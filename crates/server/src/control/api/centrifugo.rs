@@ -106,7 +106,7 @@ impl Reply {
 type Outcome = Result<Box<RawValue>, Failure>;
 
 /// A result without fields.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Empty {}
 
 /// The parameters of `batch`. Each command is an object with the method's name and its parameters.
@@ -247,14 +247,16 @@ async fn carry_out(state: &AdminState, method: &str, params: &str) -> Outcome {
         "broadcast" => result(topics::broadcast(state, params).await?),
         "history" => result(topics::history(state, read(params)?).await?),
         "history_remove" => result(topics::history_remove(state, read(params)?).await?),
-        "channels" => result(topics::channels(state, read(params)?).await?),
+        "channels" => result(topics::channels_of_all(state, params).await?),
         "subscribe" | "unsubscribe" | "disconnect" | "refresh" => {
-            result(nodes::call_all(state, method, params).await?)
+            nodes::call_all::<Empty>(state, method, params)
+                .await?
+                .of_all()?;
+            result(Empty {})
         }
         "info" => result(clients::info(state).await?),
         "presence" => result(topics::presence(state, read(params)?).await?),
         "presence_stats" => result(topics::presence_stats(state, read(params)?).await?),
-        "rpc" => Err(Failure::not_built("rpc")),
         _ => Err(Failure::new(
             ErrorCode::METHOD_NOT_FOUND,
             format!("there is no method {method:?}"),

@@ -61,7 +61,7 @@ pub struct NodeStatus {
     /// The address of its admin port; empty if it has none.
     admin: String,
     /// Whether this is the node that answers.
-    this: bool,
+    pub this: bool,
     /// Whether the node is live, silent or dead.
     pub state: NodeLiveness,
     /// Seconds since its last heartbeat.

@@ -1,13 +1,16 @@
 //! The methods of the API that are about clients, for those of this node, and `info`.
 
-use crore_broker::orders::{ConnectionOrder, Selection, ServerSide};
+use std::collections::BTreeMap;
+
+use crore_broker::orders::{self, ConnectionOrder, Selection, ServerSide};
 use crore_broker::protocol::{centrifugo_client_named, epoch_text};
-use crore_broker::{Accounts, ConnId, ShardId, Stats, Transport, World};
+use crore_broker::{Accounts, ConnId, Control, ShardId, Stats, Transport, World};
 use crore_wire::centrifugo::codes::{Disconnect as Code, ErrorCode};
 use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::nodes::call_all;
 use super::topics::{Place, data_of, topic_of};
 use super::{Empty, Failure, read};
 use crate::control::api::answer::ApiError;
@@ -76,18 +79,27 @@ struct Refresh {
     expire_at: Option<i64>,
 }
 
+/// The number of different users. All connections without a user's name are one.
+#[derive(Serialize, Deserialize)]
+pub struct Users {
+    users: u64,
+}
+
 #[derive(Serialize)]
 pub struct Info {
     nodes: Vec<Node>,
 }
 
-/// A node. Users are not counted.
+/// A node.
 #[derive(Serialize)]
 struct Node {
     uid: String,
     name: String,
     version: &'static str,
     num_clients: u64,
+    /// Absent if the node has not told it in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    num_users: Option<u64>,
     num_subs: u64,
     num_channels: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,20 +218,52 @@ fn refresh(params: &str) -> Result<ConnectionOrder, Failure> {
     })
 }
 
+/// Counts the different users of this node's connections.
+pub async fn users(shards: &Shards) -> Result<Users, Failure> {
+    let mut users = Vec::new();
+    for shard in 0..shards.count() {
+        let mut from = Some(0);
+        while let Some(row) = from {
+            let page: orders::Page<u64> = shards
+                .ask(shard, Control::Users(row))
+                .await
+                .map_err(ApiError::from)?;
+            from = page.next;
+            users.extend(page.found);
+        }
+    }
+    users.sort_unstable();
+    users.dedup();
+    Ok(Users {
+        users: users.len() as u64,
+    })
+}
+
 /// The nodes of the cluster, as this node knows them.
 pub async fn info(state: &AdminState) -> Result<Info, Failure> {
     let version = env!("CARGO_PKG_VERSION");
+    let users = call_all::<Users>(state, "users", "{}").await?;
+    let own_users = users.own.users;
+    let users: BTreeMap<String, u64> = users
+        .others
+        .into_iter()
+        .map(|(writer, it)| (writer, it.users))
+        .collect();
     let nodes = match state.peer_nodes.nodes_in_log().await {
         Some(in_log) => cluster::nodes(&in_log, &mut state.peer_nodes.reports())
             .into_iter()
             .map(|node| Node {
                 num_subs: node.told.as_ref().map_or(0, |told| told.subscriptions),
                 num_channels: node.told.as_ref().map_or(0, |told| told.topics),
-                uid: node.writer,
-                name: node.name,
                 version,
                 num_clients: node.clients,
+                num_users: match node.this {
+                    true => Some(own_users),
+                    false => users.get(&node.writer).copied(),
+                },
                 uptime: None,
+                uid: node.writer,
+                name: node.name,
             })
             .collect(),
         None => {
@@ -230,6 +274,7 @@ pub async fn info(state: &AdminState) -> Result<Info, Failure> {
                 name: process::host(),
                 version,
                 num_clients: sum(|(_, accounts)| u64::from(accounts.connections)),
+                num_users: Some(own_users),
                 num_subs: sum(|(stats, _)| stats.attaches.wrapping_sub(stats.detaches)),
                 num_channels: sum(|(_, accounts)| u64::from(accounts.home_topics)),
                 uptime: Some(state.uptime().as_secs()),

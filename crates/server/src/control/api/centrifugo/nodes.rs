@@ -1,14 +1,16 @@
-//! Carries the methods for clients to all nodes of a cluster. Each node answers when it has carried out the call for its own clients.
+//! Carries the methods for clients, `channels` and the users of `info` to all nodes of a cluster. Each node answers when it has carried out the call for its own
+//! clients.
 
 use std::time::Duration;
 
 use crore_wire::centrifugo::codes::ErrorCode;
 use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::sleep;
 
-use super::{Empty, Failure, clients};
+use super::{Failure, Outcome, clients, read, result, topics};
 use crate::control::peer_nodes::{PeerNodes, json};
 use crate::control::state::AdminState;
 use crate::lifecycle::Lifecycle;
@@ -16,6 +18,8 @@ use crate::lifecycle::shards::Shards;
 
 /// Timeout of the other nodes' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum bytes of a result in an answer. NATS accepts messages of 1 MiB by default.
+const RESULT_BYTES_MAX: usize = 512 << 10;
 /// Delay before a lost NATS subscription is renewed.
 const RESUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
 
@@ -32,17 +36,62 @@ struct Call {
 #[derive(Serialize, Deserialize)]
 struct Called {
     writer: String,
+    /// The result. Nodes of earlier versions send none, and carry out only methods whose result is empty.
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    /// The limit that the result exceeds, in which case it is absent.
+    #[serde(default)]
+    limit: Option<String>,
 }
 
-/// Carries out a method for the clients of all nodes.
-pub(super) async fn call_all(
+/// The results of a call at all nodes.
+pub(super) struct Results<T> {
+    /// The result at this node.
+    pub own: T,
+    /// The results at other nodes, with their writer numbers.
+    pub others: Vec<(String, T)>,
+    /// The names of nodes that have not answered in time.
+    unanswered: Vec<String>,
+}
+
+impl<T> Results<T> {
+    /// The result of each node.
+    ///
+    /// # Errors
+    /// When a node has not answered.
+    pub fn of_all(self) -> Result<Vec<T>, Failure> {
+        if !self.unanswered.is_empty() {
+            let words = format!("not done at these nodes: {}", self.unanswered.join(", "));
+            return Err(Failure::new(ErrorCode::INTERNAL, words));
+        }
+        let others = self.others.into_iter().map(|(_, result)| result);
+        Ok(std::iter::once(self.own).chain(others).collect())
+    }
+}
+
+/// Carries out a method at this node.
+async fn call_here(lifecycle: &Lifecycle, shards: &Shards, method: &str, params: &str) -> Outcome {
+    match method {
+        "channels" => result(topics::channels(shards, lifecycle, read(params)?).await?),
+        "users" => result(clients::users(shards).await?),
+        method => result(clients::call(shards, lifecycle, method, params).await?),
+    }
+}
+
+/// Carries out a method at all nodes.
+pub(super) async fn call_all<T: DeserializeOwned>(
     state: &AdminState,
     method: &str,
     params: &str,
-) -> Result<Empty, Failure> {
-    clients::call(&state.shards, &state.lifecycle, method, params).await?;
+) -> Result<Results<T>, Failure> {
+    let own = call_here(&state.lifecycle, &state.shards, method, params).await?;
+    let mut results = Results {
+        own: read(own.get())?,
+        others: Vec::new(),
+        unanswered: Vec::new(),
+    };
     if state.peer_nodes.peers().is_none() {
-        return Ok(Empty {});
+        return Ok(results);
     }
     let unknown = || Failure::new(ErrorCode::INTERNAL, "the other nodes cannot be asked now");
     let caller = state.peer_nodes.own_writer().await.ok_or_else(unknown)?;
@@ -52,16 +101,20 @@ pub(super) async fn call_all(
         method: method.to_string(),
         params: params.map_err(|error| Failure::bad(error.to_string()))?,
     };
-    let called = |answer: Called| (answer.writer, ());
+    let called = |answer: Called| (answer.writer.clone(), answer);
     let asked = state
         .peer_nodes
         .ask_others(json(&call), ANSWER_TIMEOUT, called);
-    let (_, unanswered) = asked.await.ok_or_else(unknown)?;
-    if unanswered.is_empty() {
-        return Ok(Empty {});
+    let (answers, unanswered) = asked.await.ok_or_else(unknown)?;
+    results.unanswered = unanswered;
+    for answer in answers {
+        if let Some(limit) = answer.limit {
+            return Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, limit));
+        }
+        let result = read(answer.result.as_deref().map_or("{}", RawValue::get));
+        results.others.push((answer.writer, result?));
     }
-    let words = format!("not done at these nodes: {}", unanswered.join(", "));
-    Err(Failure::new(ErrorCode::INTERNAL, words))
+    Ok(results)
 }
 
 /// Carries out the calls that other nodes pass on. Never returns.
@@ -79,15 +132,55 @@ pub async fn answer_calls(lifecycle: Lifecycle, shards: Shards, peer_nodes: Peer
                 let Some(writer) = peer_nodes.own_writer().await else {
                     continue;
                 };
-                if call.caller != writer {
-                    let called =
-                        clients::call(&shards, &lifecycle, &call.method, call.params.get());
-                    if called.await.is_ok() {
-                        question.answer(json(&Called { writer })).await;
-                    }
+                if call.caller == writer {
+                    continue;
+                }
+                let called = call_here(&lifecycle, &shards, &call.method, call.params.get());
+                if let Some(answer) = answer_of(writer, called.await) {
+                    question.answer(json(&answer)).await;
                 }
             }
         }
         sleep(RESUBSCRIBE_DELAY).await;
+    }
+}
+
+/// The answer to a call. None if the call has failed in a way that the node that asks need not know.
+fn answer_of(writer: String, outcome: Outcome) -> Option<Called> {
+    let (result, limit) = match outcome {
+        Ok(result) if result.get().len() > RESULT_BYTES_MAX => {
+            let limit = "the list of a node is too long for one answer; ask with a pattern";
+            (None, Some(limit.to_string()))
+        }
+        Ok(result) => (Some(result), None),
+        Err(failure) if failure.code == ErrorCode::LIMIT_EXCEEDED => {
+            (None, Some(failure.words.into_owned()))
+        }
+        Err(_) => return None,
+    };
+    Some(Called {
+        writer,
+        result,
+        limit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_that_is_too_long_for_one_message_names_the_remedy() {
+        let of_length = |len: usize| {
+            let answer = answer_of("7".into(), result("c".repeat(len - 2)));
+            let answer = answer.expect("an answer");
+            (answer.result.is_some(), answer.limit.is_some())
+        };
+        assert_eq!(of_length(RESULT_BYTES_MAX), (true, false));
+        assert_eq!(of_length(RESULT_BYTES_MAX + 1), (false, true));
+        let limit = Failure::new(ErrorCode::LIMIT_EXCEEDED, "so many");
+        let answer = answer_of("7".into(), Err(limit)).expect("an answer");
+        assert_eq!(answer.limit.as_deref(), Some("so many"));
+        assert!(answer_of("7".into(), Err(Failure::bad("wrong"))).is_none());
     }
 }

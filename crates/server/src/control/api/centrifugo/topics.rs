@@ -18,12 +18,15 @@ use crore_wire::json::is_json;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::nodes::call_all;
 use super::{Empty, Failure, Reply, check_count, read, result};
 use crate::control::api::answer::{ApiError, text};
 use crate::control::api::topics::{
     NewMessage, name_and_home, publish_message, purge_topic, read_log, topic_at,
 };
 use crate::control::state::AdminState;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::shards::Shards;
 
 /// The most messages of a history.
 const HISTORY_MAX: u32 = 1_000;
@@ -155,12 +158,12 @@ pub struct Publications {
     head: Place,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Subscribed {
     channels: BTreeMap<String, Clients>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Clients {
     num_clients: u32,
 }
@@ -374,15 +377,42 @@ async fn members(
     Ok(page.map_err(ApiError::from)?)
 }
 
+/// The channels with subscribers at any node, and the number of subscribers at all nodes.
+pub async fn channels_of_all(state: &AdminState, params: &str) -> Result<Subscribed, Failure> {
+    let mut channels = BTreeMap::new();
+    let of_nodes = call_all::<Subscribed>(state, "channels", params).await?;
+    for of_node in of_nodes.of_all()? {
+        for (name, Clients { num_clients }) in of_node.channels {
+            let all = channels.entry(name).or_insert(Clients { num_clients: 0 });
+            all.num_clients = all.num_clients.saturating_add(num_clients);
+        }
+    }
+    check_channels(channels.len())?;
+    Ok(Subscribed { channels })
+}
+
+fn check_channels(count: usize) -> Result<(), Failure> {
+    if count <= CHANNELS_MAX {
+        return Ok(());
+    }
+    let words = format!("more than {CHANNELS_MAX} channels; ask with a pattern");
+    Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, words))
+}
+
 /// The topics with subscribers at this node.
-pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, Failure> {
+pub async fn channels(
+    shards: &Shards,
+    lifecycle: &Lifecycle,
+    asked: Pattern,
+) -> Result<Subscribed, Failure> {
     let pattern = asked.pattern.as_deref().unwrap_or_default();
     if pattern.contains(['[', ']', '{', '}', '!', '\\']) {
         return Err(Failure::not_built("a pattern with more than * and ?"));
     }
-    let names = channel_names(&state.lifecycle.world());
+    let world = lifecycle.world();
+    let names = channel_names(&world);
     let mut channels = BTreeMap::new();
-    for home in 0..state.lifecycle.world().homes {
+    for home in 0..world.homes {
         let mut from = Some(0);
         while let Some(row) = from {
             let page = TopicsPageRequest {
@@ -390,8 +420,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
                 from: row,
                 topics_max: TOPICS_PER_ORDER,
             };
-            let page: orders::Page<orders::Topic> = state
-                .shards
+            let page: orders::Page<orders::Topic> = shards
                 .ask(home, Control::Topics(page))
                 .await
                 .map_err(ApiError::from)?;
@@ -403,10 +432,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
                     channels.insert(name, Clients { num_clients });
                 }
             }
-            if channels.len() > CHANNELS_MAX {
-                let words = format!("more than {CHANNELS_MAX} channels; ask with a pattern");
-                return Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, words));
-            }
+            check_channels(channels.len())?;
         }
     }
     Ok(Subscribed { channels })
