@@ -68,7 +68,7 @@ pub struct Connect<'a> {
 }
 
 /// The bit of a subscribe's `flag` that sets [`Subscribe::reject_unrecovered`]. Other bits are for what is not built.
-const REJECT_UNRECOVERED: i32 = 1 << 1;
+const REJECT_UNRECOVERED: u64 = 1 << 1;
 
 /// The subscription that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -146,7 +146,7 @@ static SUBSCRIBE: [Field; 13] = [
     field("join_leave", 11, Kind::Bool, Slot::JoinLeave),
     field("delta", 12, Kind::Text, Slot::Delta),
     field("tf", 13, Kind::Presence, Slot::Filter),
-    field("flag", 14, Kind::I32, Slot::Flags),
+    field("flag", 14, Kind::U64, Slot::Flags),
     field("type", 15, Kind::I32, Slot::Type),
 ];
 
