@@ -44,7 +44,7 @@ fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
         let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
         let mut conn = Conn::from_stream(stream, &server);
         let headers = [&[("Host", host.as_str())], headers].concat();
-        conn.request(method, target, &headers, "");
+        conn.ask(method, target, &headers, "");
         conn.head().status
     };
     let token = token(everything());
