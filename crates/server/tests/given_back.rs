@@ -109,5 +109,6 @@ fn memory_of_a_burst_is_returned_to_the_system() {
     until("memory given back", || {
         server.pss_bytes() < bytes_before + KEPT_BYTES
     });
-    assert_eq!(subscribed() as usize, READERS);
+    // The clients of the warm-up leave the count in the next seconds.
+    until("the readers alone", || subscribed() == READERS as f64);
 }

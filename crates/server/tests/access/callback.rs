@@ -327,8 +327,8 @@ fn a_malformed_answer_is_503_and_the_log_names_its_member() {
             "`subscribe[0]` is null",
         ),
         (
-            r#""allow": true, "info": {"a": true}"#,
-            "`info` is an object",
+            r#""allow": true, "interest": {"a": true}"#,
+            "`interest` is an object",
         ),
     ] {
         let answer = format!("{{{members}}}");
