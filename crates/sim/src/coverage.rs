@@ -91,9 +91,12 @@ counts! {
 
 /// What a search among clusters with MQTT sessions need not have met: these worlds have no deletes, interest, retained messages, restarts or disks, and
 /// messages that are sent again on one connection are rare.
-const NOT_OF_CLUSTER_SESSIONS: [&str; 23] = [
+const NOT_OF_CLUSTER_SESSIONS: [&str; 26] = [
     "recovered",
     "unrecovered",
+    "TCP connections",
+    "TCP retransmissions",
+    "TCP resets",
     "ended by delete",
     "views",
     "interest",
