@@ -186,5 +186,9 @@ pub fn tcp(data: &[u8]) {
     }
     table.reset(conn, now_us, &mut link);
     let account = &table.account;
-    assert_eq!((account.held, account.entries), (0, 0), "all is given back");
+    assert_eq!(
+        (account.held, account.entries),
+        (0, 0),
+        "a reset gives back all that the connection held"
+    );
 }
