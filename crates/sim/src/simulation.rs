@@ -324,6 +324,7 @@ fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
         now_s: 1,
         last_stalled_step: None,
         crash_step: None,
+        has_damaged_partition: false,
         trace: traced.then(Vec::new),
     }
 }

@@ -65,7 +65,6 @@ impl<P: ProtocolTypes> Front<P> {
             feed: Feed {
                 deliveries: Deliveries::default(),
                 run: Run::new(P::Encoding::COUNT),
-                forms: EncodingCache::default(),
             },
             queues: Queues::default(),
             census: Census::default(),
@@ -73,6 +72,7 @@ impl<P: ProtocolTypes> Front<P> {
             clients: Clients {
                 conns: Connections::new(account),
                 scratch: Scratch::default(),
+                encodings: EncodingCache::default(),
                 ctx: Context {
                     lives: Arc::new(Lives::first(world.epoch)),
                     own_shard,

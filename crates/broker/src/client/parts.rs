@@ -26,6 +26,8 @@ use crate::client::types::ProtocolTypes;
 pub(crate) struct Clients<P: ProtocolTypes> {
     pub(crate) conns: Connections<P>,
     pub(crate) scratch: Scratch,
+    /// Large messages in the encodings that outboxes share.
+    pub(crate) encodings: EncodingCache,
     pub(crate) ctx: Context,
     pub(crate) meter: Meter,
     /// The protocols' state of the shard.
@@ -45,8 +47,6 @@ pub(crate) struct Feed {
     pub(crate) deliveries: Deliveries,
     /// The messages of the current delivery.
     pub(crate) run: Run,
-    /// Large messages in the encodings that outboxes share.
-    pub(crate) forms: EncodingCache,
 }
 
 /// The shard's counters: its work, compared with the budget of a turn, and the counters and notices for the operator.

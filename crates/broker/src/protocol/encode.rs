@@ -183,7 +183,7 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// Appends the message.
-    pub fn encode(&self, encoding: Encoding, forms: &mut EncodingCache, out: &mut Rope) {
+    pub fn encode(&self, encoding: Encoding, encodings: &mut EncodingCache, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
         let start = out.end();
         match encoding {
@@ -223,7 +223,7 @@ impl Message<'_> {
                 frame_rope(out, start, opcode);
             }
             Encoding::EnvelopeFrame => {
-                self.envelope(forms, out);
+                self.envelope(encodings, out);
                 frame_rope(out, start, Opcode::Text);
             }
             Encoding::MqttPacket | Encoding::Mqtt5Packet => {
@@ -246,12 +246,14 @@ impl Message<'_> {
             | Encoding::OneWayEventsToEnd
             | Encoding::OneWayLines
             | Encoding::OneWayLinesToEnd => {
-                write_push(encoding, self.topic, (record, frames), out);
+                write_push(encoding, self.topic, (record, frames), encodings, out);
             }
-            Encoding::PusherFrame => write_pusher_frame(self.topic, (record, frames), out),
+            Encoding::PusherFrame => {
+                write_pusher_frame(self.topic, (record, frames), encodings, out);
+            }
             Encoding::Events | Encoding::EventsToEnd => {
                 self.event_name(out);
-                self.event_data(forms, out);
+                self.event_data(encodings, out);
                 sse::write_end(&mut out.own, Some(self.id));
                 if encoding == Encoding::Events {
                     chunk_rope(out, start);
@@ -261,7 +263,7 @@ impl Message<'_> {
                 // JSON contains no line ends, so it is one line of data.
                 self.event_name(out);
                 out.own.extend_from_slice(b"data: ");
-                self.envelope(forms, out);
+                self.envelope(encodings, out);
                 out.own.push(b'\n');
                 sse::write_end(&mut out.own, Some(self.id));
                 if encoding == Encoding::EnvelopeEvents {
@@ -291,7 +293,7 @@ impl Message<'_> {
         sse::write_name(&mut out.own, (!event.is_empty()).then_some(event));
     }
 
-    fn event_data(&self, forms: &mut EncodingCache, out: &mut Rope) {
+    fn event_data(&self, encodings: &mut EncodingCache, out: &mut Rope) {
         let data = self.frames.data(self.record);
         let base64 = self.record.binary && core::str::from_utf8(data).is_err();
         let write_lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
@@ -305,13 +307,13 @@ impl Message<'_> {
             true => Form::EventBase64,
             false => Form::Event,
         };
-        out.push_shared(forms.get(&large, form, |data| {
+        out.push_shared(encodings.get(&large, form, |data| {
             exact_bytes(|out| write_lines(data, out))
         }));
     }
 
     /// Appends the message as a JSON object.
-    pub fn envelope(&self, forms: &mut EncodingCache, out: &mut Rope) {
+    pub fn envelope(&self, encodings: &mut EncodingCache, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
         let bytes = &mut out.own;
         bytes.extend_from_slice(b"{\"topic\":");
@@ -354,7 +356,7 @@ impl Message<'_> {
         match frames.large_data(record) {
             None => write_data(bytes, frames.data(record)),
             Some(large) => {
-                let form = forms.get(&large, form, |data| {
+                let form = encodings.get(&large, form, |data| {
                     exact_bytes(|out| write_data(out, data))
                 });
                 out.push_shared(form);
@@ -383,22 +385,50 @@ pub(crate) fn write_push(
     encoding: Encoding,
     topic: &[u8],
     (record, frames): (&Record, &Frames),
+    encodings: &mut EncodingCache,
     out: &mut Rope,
 ) {
-    write_push_by(encoding, out, |format, is_one_way, out| {
-        publication::write_message_push(format, is_one_way, topic, (record, frames), out);
+    let form = Form::Whole(encoding.number() as u8);
+    share_if_large(form, (record, frames), encodings, out, |out| {
+        write_push_by(encoding, out, |format, is_one_way, out| {
+            publication::write_message_push(format, is_one_way, topic, (record, frames), out);
+        });
     });
+}
+
+/// Appends what `write` writes: all that clients get of a message in this form. If the message is large, all these clients share the bytes, also those whose
+/// outboxes have no room for it yet.
+pub(crate) fn share_if_large(
+    form: Form,
+    (record, frames): (&Record, &Frames),
+    encodings: &mut EncodingCache,
+    out: &mut Rope,
+    write: impl FnOnce(&mut Rope),
+) {
+    let Some(large) = frames.large_data(record) else {
+        return write(out);
+    };
+    out.push_shared(encodings.get(&large, form, |_| {
+        let mut whole = Rope::default();
+        write(&mut whole);
+        debug_assert!(!whole.is_shared());
+        whole.own.into_boxed_slice()
+    }));
 }
 
 /// Appends a message as an event of Pusher's protocol, in a frame.
 pub(crate) fn write_pusher_frame(
     topic: &[u8],
     (record, frames): (&Record, &Frames),
+    encodings: &mut EncodingCache,
     out: &mut Rope,
 ) {
-    let start = out.end();
-    event::write_message(topic, (record, frames), &mut out.own);
-    frame_rope(out, start, Opcode::Text);
+    let form = Form::Whole(Encoding::PusherFrame.number() as u8);
+    share_if_large(form, (record, frames), encodings, out, |out| {
+        let start = out.end();
+        event::write_message(topic, (record, frames), &mut out.own);
+        frame_rope(out, start, Opcode::Text);
+    });
 }
 
 /// Appends the position after a message as an event of Pusher's protocol, in a frame.

@@ -49,7 +49,7 @@ pub(crate) fn encode_once(
         };
         feed.run
             .encoded(encoding)
-            .push(|rope| message.encode(encoding, &mut feed.forms, rope));
+            .push(|rope| message.encode(encoding, &mut clients.encodings, rope));
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn encode_once(
 pub(crate) fn encode_run(
     matching: &Matching,
     feed: &mut Feed,
-    ctx: &Context,
+    clients: &mut Clients,
     encoding: Encoding,
     messages: &[FilterMessage],
     frames: &Frames,
@@ -74,17 +74,17 @@ pub(crate) fn encode_run(
             *seen_offsets = message.record.offset;
         }
         let mut id = Vec::with_capacity(ID_BYTES);
-        write_live_id(ctx, &seen_offsets, &mut id);
+        write_live_id(&clients.ctx, &seen_offsets, &mut id);
         let message = Message {
             topic: frames.name(message.name),
             id: &id,
             frames,
             record: &message.record,
-            now_s: ctx.now.unix_s,
+            now_s: clients.ctx.now.unix_s,
         };
         feed.run
             .encoded(encoding)
-            .push(|rope| message.encode(encoding, &mut feed.forms, rope));
+            .push(|rope| message.encode(encoding, &mut clients.encodings, rope));
     }
 }
 

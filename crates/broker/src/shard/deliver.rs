@@ -106,7 +106,7 @@ impl Front {
             .add((visits_at_start - *budget) as usize);
         let is_done = self.feed.deliveries.is_empty();
         if !is_done {
-            let made = self.feed.forms.take_encoded_bytes();
+            let made = self.clients.encodings.take_encoded_bytes();
             self.clients.meter.work.steps.add_bytes(made);
         }
         self.feed.deliveries.has_leftovers = !self.feed.deliveries.queued.is_empty();
@@ -179,7 +179,7 @@ impl Front {
         let frames = delivery.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let is_done = loop {
-            charge_encoding(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.clients.encodings, budget);
             let Some(key) = delivery.keys.get(delivery.cursor) else {
                 break true;
             };

@@ -54,7 +54,7 @@ impl Front {
         io: &mut I,
     ) -> bool {
         loop {
-            charge_encoding(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.clients.encodings, budget);
             if *budget == 0 {
                 return false;
             }
@@ -149,7 +149,7 @@ impl Front {
         let before = self.clients.meter.stats.delivered;
         let mut parks = false;
         while delivery.cursor < delivery.keys.len() {
-            charge_encoding(&mut self.feed.forms, budget);
+            charge_encoding(&mut self.clients.encodings, budget);
             parks = flow != others && self.feed.deliveries.must_park_rest(&delivery);
             if parks
                 || *budget == 0
@@ -208,8 +208,8 @@ pub(super) fn park_topic(
 }
 
 /// Charges the budget with the encoded bytes, because encoding a message of megabytes costs as much as many visits.
-pub(super) fn charge_encoding(forms: &mut EncodingCache, budget: &mut u32) {
-    let made = forms.take_encoded_bytes() / STEP_BYTES;
+pub(super) fn charge_encoding(encodings: &mut EncodingCache, budget: &mut u32) {
+    let made = encodings.take_encoded_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
 }
 

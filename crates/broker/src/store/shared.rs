@@ -168,6 +168,10 @@ pub enum Form {
     Json,
     /// A JSON string, with the message in base64.
     JsonBase64,
+    /// All that a client gets of the message, in the protocol's encoding with this number.
+    Whole(u8),
+    /// The same for a client of deltas that gets no delta of this message.
+    WholeWithoutDelta(u8),
 }
 
 /// For each new entry, this many entries are examined, and removed if they are unused. So a new entry has a constant cost, and at most about half of

@@ -448,11 +448,8 @@ fn large_outboxes_are_written_in_parts_in_turn() {
     assert_eq!(parts, (had - first).div_ceil(PART));
 }
 
-/// Each client that does not read has a copy of its own of a message in Centrifugo's protocol.
-#[test]
-fn copies_for_clients_that_do_not_read_are_made_over_several_turns() {
-    const CLIENTS: usize = 60;
-    const BYTES: usize = 200 << 10;
+/// A server with the topic `t`, its publisher, and clients of Centrifugo's protocol. Bytes wait for the socket of each client, since none of them reads.
+fn centrifugo_clients_that_do_not_read(count: usize, options: &str) -> (TestServer, usize) {
     let mut settings = Settings::default();
     settings.centrifugo.enabled = true;
     let mut server = server(settings);
@@ -462,34 +459,71 @@ fn copies_for_clients_that_do_not_read_are_made_over_several_turns() {
         server.send(conn, out);
     };
     let publisher = server.open(0);
-    let publish = |server: &mut TestServer, bytes: usize| {
-        let line = format!("{{\"topic\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(bytes));
-        server.send(publisher, batch(&line));
-    };
-    for _ in 0..CLIENTS {
+    let subscribe = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"t\"{options}}}}}");
+    for _ in 0..count {
         let conn = server.open(0);
         server.send(conn, UPGRADE.replace("/pub/t", "/connection/websocket"));
         write_frame(&mut server, conn, "{\"id\":1,\"connect\":{}}");
-        write_frame(
-            &mut server,
-            conn,
-            "{\"id\":2,\"subscribe\":{\"channel\":\"t\"}}",
-        );
+        write_frame(&mut server, conn, &subscribe);
         server.settle();
         server.set_window(conn, 0);
     }
-    // From now on bytes wait for each socket.
-    publish(&mut server, 10);
+    publish_text(&mut server, publisher, "first");
     server.settle();
-    publish(&mut server, BYTES);
+    (server, publisher)
+}
+
+/// Publishes to the topic `t`.
+fn publish_text(server: &mut TestServer, publisher: usize, text: &str) {
+    let line = format!("{{\"topic\":\"t\",\"data\":\"{text}\"}}\n");
+    server.send(publisher, batch(&line));
+}
+
+/// Each client with deltas has a copy of its own of a delta.
+#[test]
+fn copies_for_clients_that_do_not_read_are_made_over_several_turns() {
+    const CLIENTS: usize = 60;
+    const BYTES: usize = 100 << 10;
+    // A delta can copy nothing from a text without repetitions.
+    let text = |multiplier: u32| {
+        let numbers = (1..).map(|n: u32| n.wrapping_mul(multiplier));
+        numbers
+            .map(|n| format!("{n:08x}"))
+            .take(BYTES / 8)
+            .collect::<String>()
+    };
+    let (old, new) = (text(0x9e37_79b1), text(0x85eb_ca77));
+    let (mut server, publisher) =
+        centrifugo_clients_that_do_not_read(CLIENTS, ",\"delta\":\"fossil\"");
+    publish_text(&mut server, publisher, &(old.clone() + &old));
+    server.settle();
+    publish_text(&mut server, publisher, &(old + &new));
     let waiting_bytes = |server: &TestServer| server.shards[0].accounts().outbox_bytes;
+    let end = waiting_bytes(&server) + CLIENTS * BYTES;
     let (mut before, mut turns) = (waiting_bytes(&server), 0);
-    while waiting_bytes(&server) < CLIENTS * BYTES {
+    while waiting_bytes(&server) < end {
         server.flush(0);
         let copied_bytes = waiting_bytes(&server) - before;
         assert!(copied_bytes <= 8 * BYTES, "{copied_bytes} bytes in a turn");
         (before, turns) = (waiting_bytes(&server), turns + 1);
         assert!(turns < 1_000, "the turns do not end");
+    }
+}
+
+#[test]
+fn large_push_is_held_once_for_all_clients_that_do_not_read() {
+    const CLIENTS: usize = 60;
+    const BYTES: usize = 200 << 10;
+    for options in ["", ",\"delta\":\"fossil\""] {
+        let (mut server, publisher) = centrifugo_clients_that_do_not_read(CLIENTS, options);
+        let held_bytes =
+            |server: &TestServer| server.shards[0].accounts().parts.iter().sum::<usize>();
+        let before = held_bytes(&server);
+        publish_text(&mut server, publisher, &"xyz".repeat(BYTES / 3));
+        server.settle();
+        assert!(server.shards[0].accounts().outbox_bytes > CLIENTS * (BYTES - 3));
+        let held_bytes = held_bytes(&server) - before;
+        assert!(held_bytes < 4 * BYTES, "{held_bytes} bytes{options}");
     }
 }
 

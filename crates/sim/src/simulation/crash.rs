@@ -205,6 +205,7 @@ impl Simulation {
             let header = Header::read(batch).map_err(|why| why.to_string())?;
             partitions.push(header.partition);
         }
+        self.truth.has_damaged_partition |= !partitions.is_empty();
         let placement = self.server.placement();
         let mut known_offsets = Vec::new();
         for topic in 0..self.truth.topics.len() {
@@ -258,6 +259,7 @@ impl Simulation {
         self.truth
             .note(|| format!("damage in partitions {damaged:?}"));
         self.coverage.damages += 1;
+        self.truth.has_damaged_partition |= !damaged.is_empty();
         self.coverage.damaged_partitions += damaged.len() as u64;
         self.coverage.intact_partitions += u64::from(self.server.partitions) - damaged.len() as u64;
         for subscriber in &self.clients.subscribers {

@@ -137,7 +137,8 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             let subscription = (slot, sub_index);
             let channel = channel_names(&clients.ctx.world).exchange_bytes(message.name);
             if !write_delta_push(clients, subscription, &channel, (record, frames), bytes) {
-                write_push(encoding, &channel, (record, frames), bytes);
+                let encodings = &mut clients.encodings;
+                write_push(encoding, &channel, (record, frames), encodings, bytes);
             }
         })
     }

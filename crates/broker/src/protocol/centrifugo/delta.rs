@@ -14,13 +14,17 @@ use crore_wire::json;
 
 use crate::budget::account::MemoryLevel;
 use crate::client::row::Row;
+use crate::client::run::Encodings;
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{Data, DeltaForm, MessageContent, write_delta_form};
+use crate::protocol::centrifugo::publication::{
+    Data, DeltaForm, MessageContent, Tags, write_delta_form,
+};
 use crate::protocol::centrifugo::state::{DeltaBase, state, state_mut};
-use crate::protocol::encode::write_push_by;
+use crate::protocol::encode::{share_if_large, write_push_by};
 use crate::protocol::front::{Clients, Connections};
 use crate::store::rope::Rope;
+use crate::store::shared::Form;
 
 /// The latest messages of the topics that have subscribers with deltas on this shard.
 #[derive(Default)]
@@ -37,6 +41,7 @@ pub(crate) struct LatestMessages {
 struct LatestMessage {
     offset: u64,
     text: Box<[u8]>,
+    tags: Tags,
     /// The delta from the message that was the latest one before; `None` if there was none, or if the whole message is shorter.
     delta: Option<Delta>,
 }
@@ -61,33 +66,41 @@ impl LatestMessages {
         self.latest_bytes + self.table.capacity() * size_of::<u32>()
     }
 
-    /// The delta of the message at `offset` for a client that has the one at `base`, and whether a delta was computed now. `bytes_max` limits the kept bytes.
+    /// The delta of the message at `offset` for a client that has the one at `base`, with the tags of the message. `read` reads the message; it is called once
+    /// for each message that `bytes_max` allows to keep.
     ///
     /// The order of messages on this shard decides which message a delta changes. The previous message of a reader may be another one: its page lacks messages that
     /// are superseded or have expired meanwhile.
     fn delta(
         &mut self,
         (format, name): (Format, &[u8]),
-        ((offset, base), text): ((u64, u64), &[u8]),
+        (offset, base): (u64, u64),
         bytes_max: usize,
-    ) -> (Option<&[u8]>, bool) {
+        read: impl FnOnce() -> (Box<[u8]>, Tags),
+    ) -> Option<DeltaForm<'_>> {
         let form = usize::from(format == Format::Protobuf);
         let stored = self.by_form[form].get(name);
-        let is_new = stored.is_none_or(|it| it.offset < offset);
-        if is_new {
-            let delta = stored.and_then(|it| shorter_delta(it, text, &mut self.table));
+        if stored.is_none_or(|it| it.offset < offset) {
+            let (text, tags) = read();
+            let delta = stored.and_then(|it| shorter_delta(it, &text, &mut self.table));
             let latest = LatestMessage {
                 offset,
-                text: text.into(),
+                text,
+                tags,
                 delta,
             };
             self.store(form, name, latest, bytes_max);
         }
         let latest = self.by_form[form].get(name);
-        let latest = latest.filter(|it| it.offset == offset);
-        let delta = latest.and_then(|it| it.delta.as_ref());
-        let delta = delta.filter(|it| it.base == base);
-        (delta.map(|it| &*it.bytes), is_new)
+        let latest = latest.filter(|it| it.offset == offset)?;
+        let delta = latest.delta.as_ref().filter(|it| it.base == base)?;
+        Some(DeltaForm::Delta(&delta.bytes, latest.tags))
+    }
+
+    /// Drops all messages, so that the next message of each topic is sent whole.
+    fn clear(&mut self) {
+        self.by_form = Default::default();
+        self.latest_bytes = 0;
     }
 
     fn store(&mut self, form: usize, name: &[u8], latest: LatestMessage, bytes_max: usize) {
@@ -95,19 +108,15 @@ impl LatestMessages {
             self.latest_bytes -= old.bytes() + name.len();
         }
         let bytes = latest.bytes() + name.len();
-        if bytes > bytes_max && bytes_max > 0 {
+        if bytes > bytes_max {
             // A message that is too large costs the other topics nothing.
             return;
         }
         if self.latest_bytes + bytes > bytes_max {
-            // The next message of each topic is sent whole.
-            self.by_form = Default::default();
-            self.latest_bytes = 0;
+            self.clear();
         }
-        if bytes <= bytes_max {
-            self.latest_bytes += bytes;
-            self.by_form[form].insert(name.into(), latest);
-        }
+        self.latest_bytes += bytes;
+        self.by_form[form].insert(name.into(), latest);
     }
 }
 
@@ -195,23 +204,41 @@ pub(super) fn write_delta_push(
     let sent_before = core::mem::replace(&mut base.sent_offset, record.offset);
     let row = clients.conns.get(slot);
     let (format, encoding) = (format_of(row), pushes_of(row));
-    let content = MessageContent::of(format, (record, frames));
-    let text = text_of(&content.data);
-    let bytes_max = match clients.conns.level() >= MemoryLevel::Full {
-        true => 0,
-        false => clients.ctx.world.settings.centrifugo.delta_bytes,
+    let bytes_max = clients.ctx.world.settings.centrifugo.delta_bytes;
+    let steps = &clients.meter.work.steps;
+    let read = || {
+        let content = MessageContent::of(format, (record, frames));
+        let text = text_of(&content.data).into_owned();
+        steps.add_bytes(3 * text.len());
+        (text.into_boxed_slice(), content.data.tags())
     };
     let offsets = (record.offset, sent_before);
     let latest = &mut clients.protocol_state.latest_messages;
-    let (delta, is_new) = latest.delta((format, name), (offsets, &text), bytes_max);
-    let passes = if is_new { 3 } else { 1 };
-    clients.meter.work.steps.add_bytes(passes * text.len());
-    let form = match delta {
-        Some(delta) => DeltaForm::Delta(delta),
-        None => DeltaForm::Text(&text),
+    let delta = if clients.conns.level() >= MemoryLevel::Full {
+        latest.clear();
+        None
+    } else if frames.data(record).len() > bytes_max {
+        None
+    } else {
+        latest.delta((format, name), offsets, bytes_max, read)
     };
-    write_push_by(encoding, out, |format, is_one_way, out| {
-        write_delta_form(format, is_one_way, name, (&content, form), out);
+    if let Some(delta @ DeltaForm::Delta(bytes, _)) = delta {
+        steps.add_bytes(bytes.len());
+        let content = MessageContent::without_data((record, frames));
+        write_push_by(encoding, out, |format, is_one_way, out| {
+            write_delta_form(format, is_one_way, name, (&content, delta), out);
+        });
+        return true;
+    }
+    let form = Form::WholeWithoutDelta(encoding.number() as u8);
+    share_if_large(form, (record, frames), &mut clients.encodings, out, |out| {
+        let content = MessageContent::of(format, (record, frames));
+        let text = text_of(&content.data);
+        steps.add_bytes(text.len());
+        write_push_by(encoding, out, |format, is_one_way, out| {
+            let form = DeltaForm::Text(&text);
+            write_delta_form(format, is_one_way, name, (&content, form), out);
+        });
     });
     true
 }
@@ -225,48 +252,48 @@ mod tests {
         let mut latest = LatestMessages::default();
         let text =
             |n: u8| alloc::format!("{{\"a long text that stays the same\":{n}}}").into_bytes();
-        let subscription = (Format::Json, &b"a"[..]);
-        let (delta, is_new) = latest.delta(subscription, ((3, 0), &text(1)), 1_000);
-        assert!(delta.is_none() && is_new);
-        let (delta, is_new) = latest.delta(subscription, ((5, 3), &text(2)), 1_000);
-        assert!(delta.is_some() && is_new);
-        let (delta, is_new) = latest.delta(subscription, ((5, 3), &text(2)), 1_000);
-        assert!(delta.is_some() && !is_new, "for the next subscriber");
-        let (delta, _) = latest.delta(subscription, ((3, 0), &text(1)), 1_000);
-        assert!(
-            delta.is_none(),
+        // Whether the client gets a delta, and whether the message was read for it.
+        let mut delta = |offsets, n| {
+            let mut is_read = false;
+            let delta = latest.delta((Format::Json, b"a"), offsets, 1_000, || {
+                is_read = true;
+                (text(n).into(), &[])
+            });
+            let has_delta = delta.is_some();
+            (has_delta, is_read)
+        };
+        assert_eq!(delta((3, 0), 1), (false, true));
+        assert_eq!(delta((5, 3), 2), (true, true));
+        assert_eq!(delta((5, 3), 2), (true, false), "for the next subscriber");
+        assert_eq!(
+            delta((3, 0), 1),
+            (false, false),
             "an older message, for a client that is behind"
         );
-        let (delta, is_new) = latest.delta(subscription, ((9, 3), &text(3)), 1_000);
-        assert!(
-            delta.is_none() && is_new,
+        assert_eq!(
+            delta((9, 3), 3),
+            (false, true),
             "a client whose page lacks a superseded message"
         );
-        let (delta, is_new) = latest.delta(subscription, ((9, 5), &text(3)), 1_000);
-        assert!(delta.is_some() && !is_new);
+        assert_eq!(delta((9, 5), 3), (true, false));
     }
 
     #[test]
     fn kept_bytes_are_bounded() {
         let mut latest = LatestMessages::default();
+        let text = |len| move || (alloc::vec![b'x'; len].into(), &[][..]);
         for n in 1..100_u64 {
             let name = alloc::format!("{n}");
             let subscription = (Format::Protobuf, name.as_bytes());
-            latest.delta(subscription, ((n, 0), &[b'x'; 100]), 1_000);
+            latest.delta(subscription, (n, 0), 1_000, text(100));
             assert!(latest.latest_bytes <= 1_000);
         }
         let kept_bytes = latest.latest_bytes;
-        let mut store_large = |bytes_max| {
-            let (delta, _) =
-                latest.delta((Format::Json, b"a"), ((3, 0), &[b'x'; 2_000]), bytes_max);
-            assert!(delta.is_none() && latest.by_form[0].is_empty());
-            latest.latest_bytes
-        };
+        let delta = latest.delta((Format::Json, b"a"), (3, 0), 1_000, text(2_000));
+        assert!(delta.is_none() && latest.by_form[0].is_empty());
         assert_eq!(
-            store_large(1_000),
-            kept_bytes,
+            latest.latest_bytes, kept_bytes,
             "it costs the others nothing"
         );
-        assert_eq!(store_large(0), 0, "while memory is short nothing is kept");
     }
 }

@@ -10,8 +10,11 @@ use crore_wire::json::is_json;
 use crate::mail::properties::publisher;
 use crate::mail::{Frames, Record};
 
+/// The tags of a publication: names and values.
+pub(super) type Tags = &'static [(&'static str, &'static str)];
+
 /// The tags of data in base64.
-const BASE64: &[(&str, &str)] = &[("encoding", "base64")];
+const BASE64: Tags = &[("encoding", "base64")];
 
 /// The data of a message in one format. In JSON, data that is a JSON value is sent unchanged, other text as a string, and other bytes as a string in base64
 /// with the tag `encoding`.
@@ -48,7 +51,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    fn tags(&self) -> &'static [(&'static str, &'static str)] {
+    pub fn tags(&self) -> Tags {
         match self {
             Data::Value(_) | Data::Text(_) => &[],
             Data::Base64(_) => BASE64,
@@ -75,6 +78,15 @@ impl<'a> MessageContent<'a> {
         }
     }
 
+    /// The message for a client that gets its delta, so that its data is not examined.
+    pub fn without_data((record, frames): (&Record, &'a Frames)) -> MessageContent<'a> {
+        MessageContent {
+            data: Data::Value(b""),
+            offset: record.offset,
+            publisher: core::str::from_utf8(publisher(frames, record)).unwrap_or_default(),
+        }
+    }
+
     pub fn publication(&self) -> Publication<'_> {
         Publication {
             data: self.data.payload(),
@@ -90,7 +102,10 @@ impl<'a> MessageContent<'a> {
     where
         'a: 'f,
     {
-        let (DeltaForm::Text(bytes) | DeltaForm::Delta(bytes)) = form;
+        let (bytes, tags) = match form {
+            DeltaForm::Text(text) => (text, self.data.tags()),
+            DeltaForm::Delta(delta, tags) => (delta, tags),
+        };
         Publication {
             data: match format {
                 Format::Json => Payload::Text(bytes),
@@ -98,8 +113,8 @@ impl<'a> MessageContent<'a> {
             },
             info: self.info(),
             offset: self.offset,
-            tags: self.data.tags(),
-            delta: matches!(form, DeltaForm::Delta(_)),
+            tags,
+            delta: matches!(form, DeltaForm::Delta(..)),
         }
     }
 
@@ -119,8 +134,8 @@ impl<'a> MessageContent<'a> {
 pub(super) enum DeltaForm<'a> {
     /// The whole text.
     Text(&'a [u8]),
-    /// The delta from the previous text.
-    Delta(&'a [u8]),
+    /// The delta from the previous text, and the tags of the new data.
+    Delta(&'a [u8], Tags),
 }
 
 /// Appends the push of a message in a form for a client of deltas.

@@ -37,7 +37,7 @@ pub(crate) fn answer_history<I: Io>(
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
-    let (clients, subs, feed, queues) = front.parts();
+    let (clients, subs, _, queues) = front.parts();
     let tags = match clients
         .conns
         .ensure_side_row(slot)
@@ -54,7 +54,7 @@ pub(crate) fn answer_history<I: Io>(
     if !is_known {
         history_body(
             &subs.topics,
-            &mut feed.forms,
+            &mut clients.encodings,
             &clients.ctx,
             topic,
             page,
@@ -119,7 +119,7 @@ pub(crate) fn request_history<I: Io>(
 /// Appends the messages of a page as a JSON array.
 fn history_body(
     topics: &Topics,
-    forms: &mut EncodingCache,
+    encodings: &mut EncodingCache,
     ctx: &Context,
     topic: u32,
     page: &Page,
@@ -140,7 +140,7 @@ fn history_body(
             record,
             now_s: ctx.now.unix_s,
         }
-        .envelope(forms, body);
+        .envelope(encodings, body);
     }
     body.own.extend_from_slice(match records {
         [] => b"[]\n",

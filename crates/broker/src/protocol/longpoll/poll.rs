@@ -144,14 +144,14 @@ pub(crate) fn answer_poll_with<I: Io>(
     message: &Message<'_>,
     io: &mut I,
 ) {
-    let (clients, subs, feed, queues) = front.parts();
+    let (clients, subs, _, queues) = front.parts();
     let (record, frames) = (message.record, message.frames);
     clients.meter.stats.sent(1, frames.data(record).len());
     let options = clients.conns.get(slot).consumer.options;
     let mut content_type = frames.content_type(record);
     let mut body = Rope::default();
     if options & ENVELOPE != 0 {
-        message.envelope(&mut feed.forms, &mut body);
+        message.envelope(&mut clients.encodings, &mut body);
         content_type = b"application/json";
     } else if content_type.is_empty() {
         content_type = if record.binary {

@@ -86,7 +86,8 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         }
         let mut out = Packets::default();
         for record in records {
-            write_pusher_frame(&topic, (record, frames), &mut out.bytes);
+            let encodings = &mut clients.encodings;
+            write_pusher_frame(&topic, (record, frames), encodings, &mut out.bytes);
             out.ends.push(out.bytes.len());
         }
         match records {
@@ -137,7 +138,8 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         (clients.meter.work.steps).add_bytes(frames.data(record).len());
         send::append_if_it_fits(clients, slot, message, out, |clients, bytes| {
             if !is_excluded {
-                write_pusher_frame(message.name, (record, frames), bytes);
+                let encodings = &mut clients.encodings;
+                write_pusher_frame(message.name, (record, frames), encodings, bytes);
             }
             if tells_position {
                 let position = Position::new(clients.ctx.world.epoch, record.offset);

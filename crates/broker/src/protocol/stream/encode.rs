@@ -11,9 +11,9 @@ use crate::store::rope::Rope;
 
 /// Encodes one message for one connection.
 pub(crate) fn encode_for(
-    clients: &Clients,
+    clients: &mut Clients,
     subs: &Subscriptions,
-    feed: &mut Feed,
+    feed: &Feed,
     slot: u32,
     topic: u32,
     (record, frames): (&Record, &Frames),
@@ -44,5 +44,5 @@ pub(crate) fn encode_for(
         record,
         now_s: clients.ctx.now.unix_s,
     }
-    .encode(encoding, &mut feed.forms, out);
+    .encode(encoding, &mut clients.encodings, out);
 }

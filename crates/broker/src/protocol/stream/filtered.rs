@@ -262,14 +262,7 @@ pub(crate) fn send_matches<I: Io>(
     // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
     let have_same_position = !feed.deliveries.has_partial_run(clients.ctx.world.homes);
     if have_same_position && group.positions().is_empty() {
-        encode_run(
-            &subs.matching,
-            feed,
-            &clients.ctx,
-            encoding,
-            messages,
-            frames,
-        );
+        encode_run(&subs.matching, feed, clients, encoding, messages, frames);
         return push_picks(clients, subs, &feed.run, &parcel, picks, io);
     }
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
@@ -327,9 +320,9 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
 
 /// Encodes one message for one connection, with the connection's position. `reached`: the offsets that the message's run has reached.
 fn encode_matched(
-    clients: &Clients,
+    clients: &mut Clients,
     matching: &Matching,
-    feed: &mut Feed,
+    feed: &Feed,
     slot: u32,
     reached: &[(PartitionId, u64)],
     (topic, record, frames): (&[u8], &Record, &Frames),
@@ -346,7 +339,7 @@ fn encode_matched(
     }
     .encode(
         Encoding::of_request(clients.conns.get(slot)),
-        &mut feed.forms,
+        &mut clients.encodings,
         out,
     );
 }
