@@ -61,11 +61,18 @@ impl Revocation {
 
     /// A revocation of a token. The entry expires when the token has expired at every server, even at one with the largest possible
     /// `access.leeway_s`. The token's signature is not verified.
-    pub fn of_token(token: &str) -> Result<Revocation, String> {
+    ///
+    /// A connection of Centrifugo's protocol can outlive its token: `expire_at` moves the connection's end (0: it has none), and so does a renewal by the backend.
+    /// So the entry also covers `expire_at`, and the entry of a token that has expired lasts long enough to end the open connections.
+    pub fn of_token(token: &str, now_unix_s: u64) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
-        let expires = claims.get("exp").and_then(Value::as_f64);
+        let second = |name: &str| claims.get(name).and_then(Value::as_f64);
+        let (token_end, conn_end) = (second("exp"), second("expire_at"));
+        let has_end = token_end.is_some() && conn_end != Some(0.0);
+        let ends = [token_end, conn_end, Some(now_unix_s as f64)];
+        let end = ends.into_iter().flatten().fold(0.0, f64::max);
         Ok(Revocation {
-            expires: expires.map(|end| (end.ceil() as u32).saturating_add(MAX_LEEWAY_S)),
+            expires: has_end.then(|| (end.ceil() as u32).saturating_add(MAX_LEEWAY_S)),
             ..Revocation::named(token_id(token.as_bytes(), &claims))
         })
     }
@@ -218,10 +225,22 @@ mod tests {
     #[test]
     fn revoked_token_stays_revoked_as_long_as_a_server_may_accept_it() {
         let token = |claims: &str| format!("e30.{}.x", URL_SAFE_NO_PAD.encode(claims));
-        let revoked = |claims: &str| Revocation::of_token(&token(claims)).expect("a token");
+        let revoked = |claims: &str| Revocation::of_token(&token(claims), 900).expect("a token");
         let entry = revoked(r#"{"jti": "a", "exp": 1000.5}"#);
         assert_eq!(entry.id, "jti:a");
+        let last_s = |entry: &Revocation| entry.expires.map(|end| end - MAX_LEEWAY_S);
+        assert_eq!(last_s(&entry), Some(1001));
         assert!(!entry.is_over(1001 + 299) && entry.is_over(1001 + 300));
+        // The connection of such a token may outlive the token.
+        for (claims, end) in [
+            (r#"{"exp": 1000, "expire_at": 2000}"#, Some(2000)),
+            (r#"{"exp": 1000, "expire_at": 0}"#, None),
+            (r#"{"exp": 1000, "expire_at": 950}"#, Some(1000)),
+            (r#"{"exp": 100}"#, Some(900)),
+            (r#"{"expire_at": 2000}"#, None),
+        ] {
+            assert_eq!(last_s(&revoked(claims)), end, "{claims}");
+        }
         // No entry can have such a `jti`.
         for jti in [String::new(), "x".repeat(256)] {
             let entry = revoked(&format!(r#"{{"jti": "{jti}"}}"#));

@@ -1,7 +1,7 @@
 //! Handles the tokens in commands: those of the connection, and those of single subscriptions. The verifier checks them like the tokens of every protocol.
 //!
 //! A subscription token must be of the connection's user. It either names the channel in its claim `channel`, as Centrifugo's tokens do, or grants the right to
-//! subscribe to it. Invariant: what a token grants ends with the token. A client is told to renew the token some seconds earlier.
+//! subscribe to it. Invariant: what a token grants ends with the token, or at its claim `expire_at`. A client is told to renew the token some seconds earlier.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use crore_net::clock;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -26,7 +27,7 @@ pub struct RevokeRequest {
     user: Option<String>,
     /// The claim `jti` of a token.
     jti: Option<String>,
-    /// A token itself. Without `expires`, the entry ends when the token expires. The token is not stored.
+    /// A token itself. Without `expires`, the entry ends when the token and its connections (`expire_at`) have expired. The token is not stored.
     token: Option<String>,
     /// For a user: revoke only tokens that were issued (`iat`) before this Unix second, and tokens without `iat`. Without this value all credentials of the
     /// user are revoked.
@@ -37,19 +38,26 @@ pub struct RevokeRequest {
 
 impl RevokeRequest {
     fn entry(self) -> Result<Revocation, ApiError> {
+        let now_unix_s = clock::unix_s();
         let entry = match (&self.user, &self.jti, &self.token) {
             (Some(user), None, None) => Revocation::of_user(user),
             (None, Some(jti), None) => Revocation::of_jti(jti),
             (None, None, Some(token)) => {
-                Revocation::of_token(token.trim()).map_err(ApiError::bad)?
+                Revocation::of_token(token.trim(), now_unix_s).map_err(ApiError::bad)?
             }
             _ => return Err(ApiError::bad("write one of user, jti and token")),
         };
-        Ok(Revocation {
+        let entry = Revocation {
             issued_before: self.issued_before,
             expires: self.expires.or(entry.expires),
             ..entry
-        })
+        };
+        match entry.is_over(now_unix_s) {
+            false => Ok(entry),
+            true => Err(ApiError::bad(
+                "expires is in the past, so nothing would be revoked; write a later Unix second, or leave it out",
+            )),
+        }
     }
 }
 
