@@ -1,8 +1,9 @@
 //! Fuzz target for segments that arrive at a table of connections. A peer without a mind of its own says any segment in any state.
 //!
 //! Each byte of the peer's stream follows from its position, whatever the segments overlap. Checked: the bytes that are read are those of the
-//! stream; nothing is held beyond the limits; when the connection is reset, everything is given back.
+//! stream; nothing is held beyond the limits; what a connection held is given back when it is reset.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use crore_tcp::{
@@ -17,29 +18,34 @@ const STEP: usize = 8;
 /// The first sequence number of the peer.
 const FIRST: u32 = 0xffff_f000;
 
+/// What is held of each connection: its bytes, and its entry beside them. The peer can open another connection once the one under test has
+/// failed.
 #[derive(Default)]
 struct Ledger {
-    held: usize,
-    /// What is kept of all busy connections beside these bytes.
-    entries: usize,
+    held: BTreeMap<Conn, (usize, usize)>,
+}
+
+impl Ledger {
+    fn of(&self, conn: Conn) -> (usize, usize) {
+        self.held.get(&conn).copied().unwrap_or_default()
+    }
 }
 
 impl Account for Ledger {
-    fn charge(&mut self, _: Conn, bytes: usize) -> bool {
-        self.held += bytes;
+    fn charge(&mut self, conn: Conn, bytes: usize) -> bool {
+        self.held.entry(conn).or_default().0 += bytes;
         true
     }
 
-    fn release(&mut self, _: Conn, bytes: usize) {
-        self.held = self
-            .held
-            .checked_sub(bytes)
-            .expect("no more than was charged");
+    fn release(&mut self, conn: Conn, bytes: usize) {
+        let held = &mut self.held.entry(conn).or_default().0;
+        *held = held.checked_sub(bytes).expect("no more than was charged");
     }
 
-    fn resize_entry(&mut self, _: Conn, before: usize, after: usize) {
-        let others = self.entries.checked_sub(before);
-        self.entries = others.expect("no more than was charged") + after;
+    fn resize_entry(&mut self, conn: Conn, before: usize, after: usize) {
+        let entry = &mut self.held.entry(conn).or_default().1;
+        assert_eq!(*entry, before, "what was charged before");
+        *entry = after;
     }
 }
 
@@ -178,17 +184,21 @@ pub fn tcp(data: &[u8]) {
             }
         }
         table.poll(now_us, &mut link);
-        assert!(
-            table.account.held <= limit,
-            "{} bytes are held",
-            table.account.held
-        );
+        for (conn, (bytes, _)) in &table.account.held {
+            assert!(*bytes <= limit, "{bytes} bytes are held of {conn:?}");
+        }
     }
     table.reset(conn, now_us, &mut link);
-    let account = &table.account;
     assert_eq!(
-        (account.held, account.entries),
+        table.account.of(conn),
         (0, 0),
         "a reset gives back all that the connection held"
+    );
+    // A connection that the peer has opened after it waits at the listener.
+    table.close_listeners(now_us, &mut link);
+    let mut held = table.account.held.values();
+    assert!(
+        held.all(|held| *held == (0, 0)),
+        "a listener that closes gives back all that its connections held"
     );
 }

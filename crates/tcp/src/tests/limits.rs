@@ -113,6 +113,28 @@ fn same_ends_begin_anew_with_a_later_number() {
 }
 
 #[test]
+fn reset_of_a_failed_connection_leaves_the_bytes_of_its_successor() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, failed) = (peer.next_sequence, peer.conn);
+    peer.deliver_segment(flag::ACK, next, peer.expected_sequence, b"first");
+    peer.deliver_segment(flag::RST, next + 5, 0, &[]);
+    assert_eq!((peer.state(), peer.table.account.total), (State::Closed, 0));
+    // The caller has not closed it yet when the same ends begin anew.
+    peer.advance_ms(10);
+    let answers = peer.deliver_segment(flag::SYN, 6_000, 0, &[]);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.deliver_segment(flag::ACK, 6_001, ack, b"second");
+    let held = peer.table.account.total;
+    let mut device = Packets::default();
+    peer.table.reset(failed, peer.now_us, &mut device);
+    assert_eq!((peer.table.account.total, device.list.len()), (held, 0));
+    peer.conn = peer.table.accept(0, 0).expect("a connection");
+    assert_eq!(peer.endpoint_read(), b"second");
+    peer.table.reset(peer.conn, peer.now_us, &mut device);
+    assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
 fn peer_that_never_closes_does_not_hold_an_orphan() {
     let mut peer = Peer::reach(State::FinWait2);
     let mut device = Packets::default();
