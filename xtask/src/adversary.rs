@@ -1,14 +1,14 @@
-//! `cargo xtask adversary`: attackers beside honest clients, for any length of time (`crates/server/tests/adversary`).
+//! `cargo xtask adversary`: runs attackers beside honest clients for a chosen time (`crates/server/tests/adversary`).
 
 use anyhow::{Context, Result, bail};
 
 use crate::run::Program;
 
-/// The longest delay of an honest client that the server may cause, in milliseconds. (The ordinary test run allows more, since a debug
-/// build is slow and other tests run beside it.)
+/// The maximum delay of an honest client that the server may cause, in milliseconds. The ordinary test run allows more, because a debug build is slow and
+/// other tests run at the same time.
 const LATE_MS: &str = "1000";
 
-/// Default duration: a few rounds.
+/// Default duration, which is enough for a few rounds.
 const MINUTES: u64 = 5;
 
 /// Builds the test and runs it with these arguments.

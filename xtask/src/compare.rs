@@ -1,8 +1,8 @@
 //! `cargo xtask compare`: measures four servers in turn, with one core each: the floor (a minimal reference server), this server, Nchan and
 //! Mosquitto.
 //!
-//! The other servers come from Debian's packages, without their services: nothing is started during the installation or at the next boot.
-//! `crore-bench run pair` starts each one with its own configuration, and ends it.
+//! The other servers come from Debian's packages. Their services are not started, neither during the installation nor at the next boot. `crore-bench run
+//! pair` starts each server with its own configuration, and ends it.
 
 use crate::run::{Program, build_programs, target_directory, which};
 use crate::tools::{SERVICES, apt_install};
@@ -19,7 +19,7 @@ const PEER_FILES: &[(&str, &str)] = &[
     ),
     ("/usr/sbin/mosquitto", "mosquitto"),
 ];
-/// The flags of a single short round, which shows that everything runs. Its figures mean nothing.
+/// The flags of a single short round, which only shows that everything runs. Its figures mean nothing.
 const QUICK_FLAGS: [&str; 4] = ["--rounds", "1", "--duration", "2"];
 
 /// Installs missing servers, builds the programs and runs the scenario `pair`. All arguments but `--quick` are passed to it.
@@ -52,7 +52,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     bench.args(args).run()
 }
 
-/// The file for the result: with the benchmarks, unless the run is a quick one.
+/// The path of the result: among the benchmarks, unless the run is quick.
 fn result_file(args: &[&str], is_quick: bool, target: &Path) -> Result<PathBuf> {
     let directory = if is_quick {
         target.to_path_buf()

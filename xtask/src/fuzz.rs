@@ -1,10 +1,10 @@
-//! `cargo xtask fuzz`: builds the runner of the fuzz targets, optimized and with every assertion, and runs it.
+//! `cargo xtask fuzz`: builds the runner of the fuzz targets, optimized and with assertions, and runs it.
 
 use anyhow::Result;
 
 use crate::run::{Program, source_seed, target_directory};
 
-/// Seconds for all targets together in a test run: the kept inputs, and a few mutations of them.
+/// Seconds for all targets together in a test run. This suffices for the kept inputs and a few mutations of them.
 const SHORT_SECONDS: &str = "5";
 
 /// Builds the runner and runs it with these arguments.
@@ -22,8 +22,8 @@ fn start(args: &[&str]) -> Result<()> {
         .run()
 }
 
-/// A short run of every target. The seed of the mutations depends on the source code, so that every change gets new ones. The runner is
-/// built already, by [`crate::sim::beside`].
+/// Runs every target for a short time. The seed of the mutations is a hash of the source code, so every change tests new mutations. [`crate::sim::beside`]
+/// has already built the runner.
 pub fn short() -> Result<()> {
     let seed = source_seed()?.to_string();
     start(&["--seconds", SHORT_SECONDS, "--seed", &seed])

@@ -1,7 +1,7 @@
 //! The project's own commands: `cargo xtask COMMAND`.
 //!
-//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`). Their command lines are printed, so that a reader of the output
-//! can repeat them by hand. Nothing here is part of the server, and nothing here starts one: tests do that themselves.
+//! Each command runs ordinary programs (`cargo`, `npm`, `apt-get`) and prints their command lines, so that a reader of the output can repeat them by hand.
+//! No command is part of the server, and none starts a server: the tests do that themselves.
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 mod adversary;
@@ -96,8 +96,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The environment variable for the number of test threads. Tests mostly wait for their servers, so two threads for each core take half
-/// the time of one.
+/// The environment variable for the number of test threads. Tests mostly wait for their servers, so two threads for each core halve the time.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 fn threads() -> String {
@@ -105,13 +104,13 @@ fn threads() -> String {
     (2 * cores).to_string()
 }
 
-/// All tests of the workspace in one profile, so that it is built once. Then those that the plain `cargo test` skips: the model of the
-/// mailbox, tests with third-party clients, ten thousand subscribers that do not read, and new seeds of the simulator. Every command names
-/// the whole workspace, even for one test: with `--package` the libraries would be compiled again with that package's features.
+/// Runs all tests of the workspace in one profile, so that it is built once. Then runs those that the plain `cargo test` skips: the model of the mailbox,
+/// tests with third-party clients, ten thousand subscribers that do not read, and new seeds of the simulator. Every command names the whole workspace, even
+/// for one test: with `--package` Cargo would compile the libraries again with that package's features.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
-    // These tests wait more than they compute.
+    // These tests mostly wait, so the checks beside them get the processor.
     let beside = std::thread::spawn(sim::beside);
     let all = Program::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
@@ -120,11 +119,11 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env(THREADS, threads())
         .run_tests();
-    // No command but `conformance` fetches the suites.
+    // Only the command `conformance` fetches the suites.
     let suites = [tools::CENTRIFUGE_JS, tools::PUSHER_JS, tools::PUSHER_PHP];
     let skipped = suites.iter().flat_map(|suite| ["--skip", suite.tests]);
     let clients = clients(&tools, profile, &skipped.collect::<Vec<_>>());
-    // Alone, since it uses all memory that the kernel has for TCP.
+    // This test runs alone, because it uses all memory that the kernel has for TCP.
     let stalled = Program::new("cargo")
         .args(["test", "--workspace", "--test", "http", "--locked"])
         .args(profile)
@@ -135,13 +134,13 @@ fn test(release: bool) -> Result<()> {
     let beside = beside
         .join()
         .unwrap_or_else(|_| bail!("the steps beside the tests ended with a panic, above"));
-    // Alone and last: it has a few seconds for all targets, and its program is built beside the tests.
+    // The fuzzer runs alone and last, because it has only a few seconds for all targets. Its program was built beside the tests.
     let fuzz = fuzz::short();
-    // All are run, so that one run shows all failures.
+    // Every step has run before any error is returned, so that one run shows all failures.
     together([all, model, clients, stalled, console, fuzz, beside])
 }
 
-/// The tests of libraries in their git repositories.
+/// Runs the tests of libraries that are fetched as git repositories.
 fn suites(suites: &[tools::Suite]) -> Result<()> {
     let tools = tools::prepare()?;
     for suite in suites {
@@ -151,7 +150,7 @@ fn suites(suites: &[tools::Suite]) -> Result<()> {
     clients(&tools, &[], &tests)
 }
 
-/// The tests of Centrifugo's client libraries themselves, and all of ours with these libraries.
+/// Runs the tests that Centrifugo's client libraries contain, and all of our tests with these libraries.
 fn centrifugo() -> Result<()> {
     let tools = tools::prepare()?;
     tools::fetch_suite(&tools, &tools::CENTRIFUGE_JS)?;
@@ -159,7 +158,7 @@ fn centrifugo() -> Result<()> {
     clients(&tools, &[], &[tools::CENTRIFUGE_JS.tests, "centrifugo::"])
 }
 
-/// The tests with third-party clients that these arguments choose.
+/// Runs the tests with third-party clients that these arguments select.
 fn clients(tools: &Path, profile: &[&str], chosen: &[&str]) -> Result<()> {
     Program::new("cargo")
         .args(["test", "--workspace", "--locked"])
@@ -174,7 +173,7 @@ fn clients(tools: &Path, profile: &[&str], chosen: &[&str]) -> Result<()> {
         .run_tests()
 }
 
-/// Model checking of the mailbox: every interleaving of its senders and its reader.
+/// Runs the model checker on the mailbox: it tries every interleaving of the senders and the reader.
 fn model(profile: &[&str]) -> Result<()> {
     Program::new("cargo")
         .args(["test", "--workspace", "--test", "loom", "--locked"])
@@ -183,7 +182,7 @@ fn model(profile: &[&str]) -> Result<()> {
         .run_tests()
 }
 
-/// All checks that run none of our programs.
+/// Runs all checks that execute none of our programs.
 fn lint() -> Result<()> {
     ensure_component("fmt", "rustfmt")?;
     ensure_component("clippy", "clippy")?;
@@ -213,8 +212,8 @@ fn lint() -> Result<()> {
         .run()
 }
 
-/// Checks the dependencies. Not part of `ci`, since it needs the network (the advisory database) and once several minutes to build the tool.
-/// The checks that need no database come first, so that they run even if it cannot be fetched.
+/// Checks the dependencies. Not part of `ci`, because it needs the network (for the advisory database), and building the tool takes several minutes once.
+/// The checks that need no database come first, so that they run even if the database cannot be fetched.
 fn deny() -> Result<()> {
     if !Program::new("cargo").args(["deny", "--version"]).succeeds() {
         Program::new("cargo")

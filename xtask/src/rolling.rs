@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use crate::run::{Program, target_directory};
 use crate::tools;
 
-/// Builds the server of this commit in a directory of its own, and runs the tests with both builds.
+/// Builds the server of this commit in its own directory, and runs the tests with both builds.
 pub fn run(commit: &str) -> Result<()> {
     let directory = target_directory()?.join("rolling");
     let source = directory.join("source");
     let git = |args: &[&str]| Program::new("git").args(args);
-    // A worktree that is kept: the next run rebuilds only the difference between two commits.
+    // The worktree is kept, so that the next run rebuilds only the difference between the two commits.
     if source.is_dir() {
         git(&["checkout", "--quiet", "--detach", commit])
             .current_dir(&source)

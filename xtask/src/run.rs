@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Builds the server and the load tools for measurements, into the same directory.
+/// Builds the server and the load tools for measurements. Both programs go into the same directory.
 pub fn build_programs() -> Result<()> {
     Program::new("cargo")
         .args(["build", "--release", "--locked"])
@@ -25,7 +25,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program, which is looked up in `PATH` unless it has a slash.
+    /// A program. It is looked up in `PATH` unless its name contains a slash.
     pub fn new(program: impl AsRef<OsStr>) -> Program {
         let program = program.as_ref();
         Program {
@@ -34,7 +34,7 @@ impl Program {
         }
     }
 
-    /// A program that gets only the processor time that no other program wants.
+    /// A program with the lowest priority: it gets only the processor time that no other program wants.
     pub fn behind(program: impl AsRef<OsStr>) -> Program {
         Program::new("nice").args(["-n", "19"]).args([program])
     }
@@ -94,7 +94,7 @@ impl Program {
         failures.into_result(&self.command_line, status)
     }
 
-    /// Runs a step while other steps run. Its output is shown in one piece when it has ended, so that no lines are mixed.
+    /// Runs a step while other steps run. Its output is shown in one piece at its end, so that lines of different steps are not mixed.
     pub fn run_beside(mut self) -> Result<()> {
         eprintln!(
             "$ {} (beside the next steps; its output follows later)",
@@ -164,7 +164,7 @@ fn failed_test_name(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// The maximum number of lines that are kept of a panic's message.
+/// The maximum number of lines that are kept of a panic message.
 const REASON_LINES_MAX: usize = 6;
 
 /// The messages of panics in the output of failed tests, without backtraces.
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn error_names_every_failed_test() {
-        // Not to our own output, since the outer test run reads that in the same way.
+        // The output must not go to our own standard output, because the outer test run parses that in the same way.
         let run = |step: Program| step.run_tests_to(&mut io::sink());
         let run_printf = |text: &str| run(Program::new("printf").args([text]));
         assert!(run_printf("test a::b ... ok\n").is_ok());

@@ -1,8 +1,9 @@
-//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, and libraries for Node, Python
-//! and Go; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
+//! Installs programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, the clients of Mosquitto and nghttp2, and libraries for Node,
+//! Python and Go. Also installs the tools that check packages and man pages. It installs no shells, so their completions are tested only where the shell
+//! exists.
 //!
-//! Missing programs are installed from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the
-//! versions that `conformance/` pins, and not again until the pins change. So a second run costs a few file reads.
+//! Missing programs come from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the versions that
+//! `conformance/` pins, and again only when the pins change. So a second run only reads a few files.
 
 use crate::run::{Program, target_directory, which, workspace_root};
 use anyhow::{Context, Result, bail};
@@ -46,19 +47,19 @@ const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
 /// The policy program that refuses the start of every service (exit status 101).
 const REFUSING_POLICY: &str = "#!/bin/sh\nexit 101\n";
 
-/// A repository of a library with tests of its own, or without a package.
+/// A library's repository that has its own tests, or has no package.
 pub struct Suite {
-    /// The name of its directories, in `conformance/` and among the tools.
+    /// The name of the suite's directories, in `conformance/` and among the tools.
     name: &'static str,
     repository: &'static str,
     tag: &'static str,
     /// The environment variable that names a copy of the repository.
     copy: &'static str,
-    /// The files that pin its packages for Node, below `conformance/`. Empty: it needs none.
+    /// The files below `conformance/` that pin the suite's Node packages. Empty if it needs none.
     pins: &'static [&'static str],
-    /// Further programs and files that it needs, each with the Debian packages that contain it.
+    /// Further programs and files that the suite needs, each with the Debian packages that contain it.
     programs: &'static [(&'static str, &'static [&'static str])],
-    /// How the names of the tests begin that run the suite.
+    /// The prefix of the names of the tests that run the suite.
     pub tests: &'static str,
 }
 
@@ -85,7 +86,7 @@ pub const PUSHER_JS: Suite = Suite {
     tests: "pusher_js::",
 };
 
-/// Pusher's server library for PHP. It is on Packagist only, whose client would be one more tool to install.
+/// Pusher's server library for PHP. Only Packagist has a package of it, and that would need one more tool to install.
 pub const PUSHER_PHP: Suite = Suite {
     name: "pusher-http-php",
     repository: "https://github.com/pusher/pusher-http-php.git",
@@ -107,17 +108,17 @@ pub const PUSHER_PHP: Suite = Suite {
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
 const GO_PINS: &[&str] = &["go.mod", "go.sum"];
-/// Those of Centrifugo's libraries for Go and for Java, each in a directory of `conformance/`.
+/// The directories in `conformance/` that pin Centrifugo's libraries for Go and for Java.
 const GO_CLIENTS: &str = "go-clients";
 const GO_CLIENTS_PINS: &[&str] = &["go-clients/go.mod", "go-clients/go.sum"];
 const JAVA_CLIENTS: &str = "java-clients";
 const JAVA_CLIENTS_PINS: &[&str] = &["java-clients/pom.xml"];
-/// The package for Python whose sources have the tests of this library of Centrifugo.
+/// Centrifugo's library for Python. Only its sources contain its tests.
 const CENTRIFUGE_PYTHON: &str = "centrifuge-python";
 
-/// nats-server in the version for which the cluster's tests are written. It is installed with Go, since Debian's package is too old.
+/// The version of nats-server for which the cluster's tests are written. Go installs it, because Debian's package is too old.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
-/// The tests of HTTP/2, which no distribution has.
+/// The HTTP/2 tests. No distribution packages them.
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 /// Installs everything that is missing. Returns the directory with `node_modules/`, `venv/` and `go/`.
@@ -135,12 +136,12 @@ pub fn prepare() -> Result<PathBuf> {
     Ok(tools)
 }
 
-/// The path of nats-server, which is installed if it is missing.
+/// Installs nats-server if it is missing, and returns its path.
 pub fn nats_server() -> Result<PathBuf> {
     install_go_program("nats-server", NATS_SERVER)
 }
 
-/// The path of a program that is installed with Go if it is missing.
+/// Installs a program with Go if it is missing, and returns its path.
 fn install_go_program(name: &str, package: &str) -> Result<PathBuf> {
     let directory = target_directory()?.join("client-tools/go");
     let path = directory.join(name);
@@ -150,7 +151,7 @@ fn install_go_program(name: &str, package: &str) -> Result<PathBuf> {
     if which("go").is_none() {
         apt_install(&["golang-go"])?;
     }
-    // An older Go downloads the version of Go that this needs.
+    // If the installed Go is too old for this package, it downloads a newer Go.
     Program::new("go")
         .args(["install", package])
         .env("GOBIN", directory)
@@ -159,7 +160,7 @@ fn install_go_program(name: &str, package: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Installs the packages of those programs and files that are missing.
+/// Installs the packages of the programs and files that are missing.
 fn install_missing(programs: &[(&str, &[&str])]) -> Result<()> {
     let missing: Vec<_> = programs
         .iter()
@@ -179,7 +180,7 @@ fn install_missing(programs: &[(&str, &[&str])]) -> Result<()> {
     apt_install(&packages.collect::<Vec<_>>())
 }
 
-/// Installs Debian packages, and prevents that their services start, now and at the next boot.
+/// Installs Debian packages, and prevents their services from starting, now and at the next boot.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     apt().args(["update", "-qq"]).run()?;
@@ -202,7 +203,7 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Forbids the start of services until the policy is removed. False if this machine has its own policy, which is not changed.
+/// Installs the policy that forbids the start of services. Returns false if this machine has its own policy, which stays unchanged.
 fn refuse_services() -> Result<bool> {
     if Path::new(POLICY_PROGRAM).exists() {
         return Ok(false);
@@ -269,8 +270,7 @@ fn install_node_packages(tools: &Path) -> Result<()> {
         .run()
 }
 
-/// Installs what only `cargo xtask conformance centrifugo` runs: its libraries for Go and Java, and the tests of
-/// the one for Python.
+/// Installs what only `cargo xtask conformance centrifugo` runs: Centrifugo's libraries for Go and Java, and the tests of the library for Python.
 pub fn centrifugo_clients(tools: &Path) -> Result<()> {
     install_once(tools, GO_CLIENTS, GO_CLIENTS_PINS, || {
         install_go_clients(tools)
@@ -283,7 +283,7 @@ pub fn centrifugo_clients(tools: &Path) -> Result<()> {
     })
 }
 
-/// The pinned modules. The tests build their programs.
+/// Installs the pinned modules. The tests build the programs that use them.
 fn install_go_clients(tools: &Path) -> Result<()> {
     let directory = empty_directory(&tools.join(GO_CLIENTS))?;
     copy_pins(tools, GO_CLIENTS_PINS)?;
@@ -309,7 +309,7 @@ fn install_java_clients(tools: &Path) -> Result<()> {
         .run()
 }
 
-/// The sources of centrifuge-python in the version that is installed, since only they have its tests.
+/// Fetches the sources of centrifuge-python in the installed version, because only the sources contain its tests.
 fn fetch_centrifuge_python(tools: &Path) -> Result<()> {
     let directory = empty_directory(&tools.join(CENTRIFUGE_PYTHON))?;
     let pins = workspace_root().join("conformance/requirements.txt");
@@ -328,7 +328,7 @@ fn fetch_centrifuge_python(tools: &Path) -> Result<()> {
         .run()
 }
 
-/// Creates a directory, or removes what is in it.
+/// Creates an empty directory. If it exists, removes its content.
 fn empty_directory(directory: &Path) -> Result<PathBuf> {
     if directory.exists() {
         fs::remove_dir_all(directory)
@@ -338,7 +338,7 @@ fn empty_directory(directory: &Path) -> Result<PathBuf> {
     Ok(directory.to_path_buf())
 }
 
-/// Fetches a suite, and installs what it needs.
+/// Fetches a suite, and installs its packages and programs.
 pub fn fetch_suite(tools: &Path, suite: &Suite) -> Result<()> {
     install_missing(suite.programs)?;
     let stamp = format!("{}-{}", suite.name, suite.tag);
@@ -355,7 +355,7 @@ pub fn fetch_suite(tools: &Path, suite: &Suite) -> Result<()> {
             .args([copy.as_deref().unwrap_or(suite.repository)])
             .args([&directory])
             .run()?;
-        // The suite's own list of packages has what builds the library too.
+        // The suite's own package list would also install the tools that build the library.
         if suite.pins.is_empty() {
             return Ok(());
         }
@@ -367,7 +367,7 @@ pub fn fetch_suite(tools: &Path, suite: &Suite) -> Result<()> {
     })
 }
 
-/// The libraries come into Go's cache, and the tools become the module that names their versions.
+/// Puts the libraries into Go's cache. The tools' directory becomes the module that names their versions.
 fn install_go_modules(tools: &Path) -> Result<()> {
     copy_pins(tools, GO_PINS)?;
     Program::new("go")
@@ -383,7 +383,7 @@ fn install_python_packages(tools: &Path) -> Result<()> {
             .args(["-m", "venv", "--clear"])
             .args([&venv])
     };
-    // Debian's python3 lacks `ensurepip`, which is noticed only when an environment is created.
+    // Debian's python3 lacks `ensurepip`, which shows only when an environment is created.
     if !create_venv().succeeds() {
         apt_install(&["python3-venv"])?;
         create_venv().run()?;

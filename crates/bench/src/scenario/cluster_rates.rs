@@ -24,7 +24,7 @@ use crate::rig::{
 const DEFAULT_MESSAGE_BYTES: usize = 512;
 /// Default duration of each window, in seconds.
 const DEFAULT_WINDOW_S: f64 = 5.0;
-/// The topics of the messages. There are so many that every partition has some.
+/// The topics of the messages. Their number is large enough that every partition has some.
 const TOPICS: &str = "/p/s{1..1024}/-";
 /// The maximum number of batches of a partition that a node has in flight.
 const BATCHES_IN_FLIGHT_MAX: u64 = 2;
@@ -57,7 +57,7 @@ const LOADS: [PublishLoad; 3] = [
     },
     PublishLoad {
         name: "HTTP, 16 batches of 256",
-        // The server handles one request of a connection at a time. So several requests in flight on a connection would not help.
+        // The server handles one request of a connection at a time, so several requests in flight on a connection would not help.
         flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
         in_flight: BATCHES_IN_FLIGHT_MAX,

@@ -6,8 +6,9 @@
 //! the servers differ little, all servers run at the same time instead, and a round measures each in several short windows, in turn.
 //! `--pin` gives the server and the tools a core each.
 //!
-//! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as
-//! the reference and without the floor. `--transport` compares Crore over two kinds of TCP instead (`transports`). The result includes faults of the peers, but only faults of Crore make the run fail.
+//! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as the reference and
+//! without the floor. `--transport` compares Crore over two kinds of TCP instead (`transports`). The result includes faults of the peers, but only faults
+//! of Crore make the run fail.
 
 mod fan_out;
 mod measure;

@@ -14,7 +14,7 @@ use crate::rig::{RunArgs, number_at, pause};
 use crate::swarm::{Counts, SwarmArgs, SwarmRun};
 use crate::{report, sys};
 
-/// Default duration of the run, in seconds.
+/// Default duration, in seconds.
 const SECONDS: f64 = 6.0 * 3600.0;
 /// Seconds between two samples.
 const SAMPLE_S: f64 = 60.0;
@@ -26,8 +26,7 @@ const HEARTBEAT_S: u32 = 60;
 const EVERY_S: f64 = 60.0;
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 5.0;
-/// The accepted growth of the memory during the run, as a share. The next constant allows some bytes more for the varying reserves of the
-/// allocator.
+/// The maximum relative growth of memory during the run. The next constant allows some bytes more, because the allocator's reserves vary.
 const GROWTH: f64 = 0.02;
 const GROWTH_BYTES: f64 = (16 << 20) as f64;
 
@@ -60,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut result = outcome.json.clone();
     let grows = report_growth(&samples);
     report::say(&outcome.verdict());
-    // The samples contain the same data with less detail.
+    // The samples contain the same data in less detail.
     result.as_object_mut().map(|all| all.remove("seconds"));
     let of_this_run = json!({
         "clean": outcome.faults.is_empty() && !grows,
@@ -81,7 +80,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(report::merge(result, of_this_run))
 }
 
-/// The path of the file for the samples: that of the result, with another extension.
+/// The path of the samples' file: the path of the result, with another extension.
 fn samples_path(json: Option<&Path>) -> PathBuf {
     let beside = json.filter(|path| *path != Path::new("-"));
     beside
@@ -89,7 +88,7 @@ fn samples_path(json: Option<&Path>) -> PathBuf {
         .with_extension("samples.ndjson")
 }
 
-/// Runs for a minute and returns it as sample `n`.
+/// Runs for a minute and returns sample `n`.
 fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     if (n + 1).is_multiple_of(RELOAD_SAMPLES) {
         run.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
@@ -112,7 +111,7 @@ fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     Ok(report::merge(after.json(), of_minute))
 }
 
-/// Prints how the memory of the server and of the kernel changes. Returns whether one of them grows.
+/// Prints how the memory of the server and of the kernel changes. Returns whether either grows.
 fn report_growth(samples: &[Value]) -> bool {
     // The first third is left out, because tables and the allocator's reserves still grow then.
     let samples = &samples[samples.len() / 3..];

@@ -389,12 +389,12 @@ impl SwarmArgs {
             .unwrap_or(f64::from(self.connections) / 60.0)
     }
 
-    /// The port that clients connect to. Over `AF_XDP` it is not that of the publisher, which is on the server's machine.
+    /// The port that clients connect to. Over `AF_XDP` the publisher uses another port, because it runs on the server's machine.
     fn client_port(&self) -> u16 {
         self.server_port + u16::from(self.transport == Transport::Xdp)
     }
 
-    /// Crore's settings of connections over `AF_XDP`, and of the limits that descriptors set for others.
+    /// Crore's settings for connections over `AF_XDP`, and the limits that other transports derive from the number of descriptors.
     fn xdp_settings(&self) -> String {
         if self.transport != Transport::Xdp {
             return String::new();

@@ -13,11 +13,11 @@ use crate::sys::{Epoll, Interest};
 
 /// Timeout for an expected reply or message.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The publisher's epoll key.
+/// The epoll key of the publisher.
 const PUBLISHER_KEY: u64 = u64::MAX;
-/// Connections that are opened at the same time.
+/// The number of connections that are opened at the same time.
 const OPENED_TOGETHER: usize = 64;
-/// Commands of a client that are not answered yet, at most.
+/// The maximum number of unanswered commands of a client.
 const UNANSWERED_MAX: u32 = 256;
 
 /// A client.
@@ -27,9 +27,9 @@ pub struct Connection {
     received: Vec<u8>,
     last_id: u32,
     answers: u32,
-    /// Where its subscriptions have begun.
+    /// The positions at which the client's subscriptions began.
     pub positions: Vec<Position>,
-    /// The number of messages that it has recovered, if nothing was lost.
+    /// The number of recovered messages. `None` if messages were lost.
     recovered: Option<usize>,
     receiver: Receiver,
 }
@@ -61,7 +61,7 @@ impl Connection {
         })
     }
 
-    /// Waits for the response to the handshake, and connects.
+    /// Waits for the response to the handshake, and sends the connect command.
     fn connect(&mut self) -> Result<()> {
         let end = loop {
             let end = self.received.windows(4).position(|it| it == b"\r\n\r\n");
@@ -82,7 +82,7 @@ impl Connection {
         self.await_answers()
     }
 
-    /// Publishes to its channel, and waits for the message.
+    /// Publishes to the client's channel, and waits for the message.
     pub fn publish_and_receive(&mut self, channel: &str) -> Result<()> {
         let data = message(self.last_id as usize, channel, 0);
         self.send(&[Command::Publish(channel, &data)])?;
@@ -164,7 +164,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether it has recovered exactly one message.
+    /// Whether the client has recovered exactly one message.
     pub fn has_recovered_one(&self) -> bool {
         self.recovered == Some(1)
     }
@@ -302,7 +302,7 @@ impl DeliveryClients for Clients {
                 frames::write(format, id, &command, &mut out);
                 (published, room) = (published + 1, room - 1);
             }
-            // Few small commands are not answered, so the socket has room for them.
+            // Only a few small commands are unanswered, so the socket has room for them.
             self.publisher.socket.write_all(&out)?;
             let completed = window.completed;
             self.handle_events(&mut window)?;

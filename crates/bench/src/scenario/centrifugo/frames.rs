@@ -1,14 +1,14 @@
-//! Writes and reads what a client of Centrifugo's protocol needs (`client.proto`), in JSON and in protobuf, in frames of WebSocket.
+//! Encodes and decodes the part of Centrifugo's client protocol (`client.proto`) that the scenario needs, in JSON and protobuf, in WebSocket frames.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-/// The form of commands and replies.
+/// The encoding of commands and replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Lines of JSON in frames of text.
+    /// Lines of JSON, in text frames.
     Json,
-    /// Messages with their length in frames of bytes.
+    /// Messages with a length prefix, in binary frames.
     Protobuf,
 }
 
@@ -27,7 +27,7 @@ impl Format {
 pub struct Position {
     /// The channel.
     pub channel: String,
-    /// Identifies the history of the channel.
+    /// The epoch, which identifies the channel's history.
     pub epoch: String,
     /// The offset of the last message.
     pub offset: u64,
@@ -137,13 +137,13 @@ fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// What the server sends.
+/// A reply or push of the server.
 pub enum Reply<'a> {
     /// The answer to a command.
     Answer(Answer),
     /// The data of a message.
     Publication(&'a [u8]),
-    /// The client must answer.
+    /// A ping, which the client must answer.
     Ping,
     /// Another push.
     Other,
@@ -157,7 +157,7 @@ pub struct Answer {
     pub recovered: Option<usize>,
 }
 
-/// Finds the frame at the start of `received`. Returns its payload and its bytes; `None` if it is incomplete.
+/// Finds the frame at the start of `received`. Returns its payload and its length; `None` if it is incomplete.
 pub fn read_frame(received: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let &[first, second, ..] = received else {
         return Ok(None);
@@ -209,7 +209,7 @@ pub fn read_replies(
     Ok(())
 }
 
-/// The start of a message's data, which this scenario publishes.
+/// The first bytes of every message that this scenario publishes.
 const DATA: &[u8] = br#"{"n":"#;
 
 fn read_json(line: &[u8]) -> Result<Reply<'_>> {
@@ -252,7 +252,7 @@ fn read_protobuf(message: &[u8]) -> Result<Reply<'_>> {
     }))
 }
 
-/// The first field with this number, if it has bytes.
+/// The first length-delimited field with this number.
 fn field(mut message: &[u8], number: u64) -> Result<Option<&[u8]>> {
     while !message.is_empty() {
         let (key, after) = read_varint(message)?;

@@ -1,9 +1,9 @@
-//! `centrifugo`: compares Crore with Centrifugo over Centrifugo's own client protocol, with the same clients, one server core each.
+//! `centrifugo`: compares Crore with Centrifugo over Centrifugo's client protocol. Both have the same clients and one core.
 //!
-//! * `idle`: memory of connections with 1, 10 and 50 subscriptions, also of MQTT clients of Crore.
+//! * `idle`: memory of connections with 1, 10 and 50 subscriptions, and of MQTT clients of Crore.
 //! * `fan-out`, `presence` and `unicast`: the server's processor time of a delivery, in JSON and in protobuf (`rig/deliveries.rs`). A client publishes.
-//!   `presence` is the fan-out in a channel that has presence.
-//! * `reconnect`: the time in which all clients connect again and recover the message that they missed.
+//!   `presence` is the fan-out in a channel with presence.
+//! * `reconnect`: the time until all clients have reconnected and recovered the message that they missed.
 
 pub mod clients;
 pub mod frames;
@@ -23,11 +23,11 @@ use crate::rig::{
     pause, per_connection, program, reserve_ports, topic_name,
 };
 
-/// The program of the peer.
+/// The name of Centrifugo's program.
 const PEER: &str = "centrifugo";
 /// The environment variable with the path of that program.
 const PEER_PATH: &str = "BENCH_CENTRIFUGO";
-/// Default number of connections for `idle`, and their subscriptions.
+/// Default number of connections for `idle`, and the numbers of their subscriptions.
 const IDLE_CONNECTIONS: u32 = 2_000;
 const SUBSCRIPTIONS: [u32; 3] = [1, 10, 50];
 /// Number of channels of the idle connections together.
@@ -36,9 +36,9 @@ const IDLE_CHANNELS: u32 = 1_000;
 const CLIENTS: u32 = 1_000;
 /// Default number of clients for `reconnect`.
 const RECONNECTING: u32 = 10_000;
-/// Messages that a channel keeps, for `reconnect`.
+/// The number of messages that a channel keeps, for `reconnect`.
 const KEPT: u32 = 10;
-/// Seconds between pings, and for an answer: so many that clients need not answer while another server has load.
+/// Ping interval and timeout, in seconds. They are long, so that clients need not answer while another server has load.
 const PING_S: u32 = 3_600;
 /// Seconds of rest after clients have connected.
 const SETTLE_S: f64 = 2.0;
@@ -102,7 +102,7 @@ fn peer_version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Starts Crore, or Centrifugo as the other server. Channels keep this many messages, and have no presence.
+/// Starts Crore or Centrifugo. Channels keep `kept` messages, and have no presence.
 fn start(args: &RunArgs, kind: ServerKind, kept: u32, directory: &Directory) -> Result<Server> {
     start_with(args, kind, kept, false, directory)
 }
@@ -177,7 +177,7 @@ fn measure_idle(args: &RunArgs, directory: &Directory) -> Result<Value> {
         ] {
             let mut server = start(args, kind, 0, directory)?;
             let address = server.addresses[0];
-            // The first connections make all channels, whose memory is not that of the connections.
+            // The first connections create all channels, so that the measured connections do not include the channels' memory.
             let first = (0..IDLE_CHANNELS.div_ceil(subscriptions)).map(channels);
             let first = open_all(address, Format::Json, first)?;
             let before = Sample::of(&mut server)?;
@@ -201,7 +201,7 @@ fn measure_idle(args: &RunArgs, directory: &Directory) -> Result<Value> {
     Ok(row.into())
 }
 
-/// Measures how long all clients need to connect again and to recover the message that they missed.
+/// Measures the time until all clients have reconnected and recovered the message that they missed.
 fn measure_reconnects(args: &RunArgs, directory: &Directory) -> Result<Value> {
     let count = args.connections.unwrap_or(RECONNECTING);
     let mut row = Map::new();

@@ -1,10 +1,9 @@
 //! `chaos`: runs clients and publishers over a failing network, and checks that the server keeps every promise.
 //!
-//! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy. The proxy cuts, stalls and
-//! delays connections, and passes bytes in small pieces. Then the faults end, and the publishers publish a last message to every topic. Each
-//! client must have received every message of its topics once and in order, or in place of missing messages a gap (a notice that messages
-//! are lost). The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer
-//! violates the protocol.
+//! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy. The proxy cuts, stalls and delays connections,
+//! and passes bytes in small pieces. When the faults end, the publishers publish a last message to every topic. Each client must have received every
+//! message of its topics once and in order, or a gap (a notice that messages are lost) in place of missing messages. The run fails if a message is lost
+//! without a gap, duplicated, out of order or altered, if a gap is false, or if an answer violates the protocol.
 
 mod client;
 mod client_thread;

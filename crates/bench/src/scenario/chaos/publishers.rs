@@ -1,9 +1,9 @@
 //! The publishers of `chaos`. One thread runs all of them. Each publisher has an HTTP connection to one of several addresses, and one
 //! request at a time.
 //!
-//! Each topic belongs to one publisher, which publishes a message only after the one before is acknowledged. If the connection is cut or no
-//! answer arrives, the publisher repeats the request with the same `Idempotency-Key` until the request is answered. A batch has a key for
-//! each line. So it is known which messages were published.
+//! Each topic belongs to one publisher. The publisher publishes a message only after the previous one is acknowledged. If the connection is cut or no
+//! answer arrives, the publisher repeats the request with the same `Idempotency-Key` until it gets an answer. A batch has a key for each line. So the run
+//! knows which messages were published.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Publishers that never retry: after a 503 they publish a newer value to the same topic at another node.
 //!
-//! A publish with the answer 503 ("outcome unknown") takes effect before that answer or never. So an older value must never stand behind a
-//! newer one, and in the end each topic's value is the one that was answered last. Half of the topics keep every message, and their logs are
-//! read at each node. The other topics only have a retained message, which a new subscriber gets at each node.
+//! A publish that is answered with 503 ("outcome unknown") takes effect before that answer or never. So an older value must never stand behind a newer one,
+//! and each topic's last value must be the one that was answered last. Half of the topics keep every message, and each node's logs are read. The other
+//! topics only have a retained message, which a new subscriber gets at each node.
 //!
 //! If a connection breaks, the publisher does not know the outcome. It then waits for the time after which a node would have answered 503.
 
@@ -171,7 +171,7 @@ fn publish_until(
                         answered,
                     });
                 }
-                // A publisher changes the node from time to time, so that both take values of each topic.
+                // A publisher sometimes changes the node, so that both nodes accept values of each topic.
                 if random.below(20) == 0 {
                     node = (node + 1) % addresses.len();
                 } else {

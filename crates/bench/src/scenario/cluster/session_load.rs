@@ -1,8 +1,8 @@
 //! MQTT clients with durable sessions in a cluster, and the publishers of their messages: the clients and checks of `crash`. Each connection of a
 //! client is at a random node.
 //!
-//! After the last fault the publishers end, and the clients acknowledge everything. Then the logs are read at the first node, compared with those
-//! of the other nodes, and with what publishers and clients have recorded.
+//! After the last fault the publishers end, and the clients acknowledge everything. Then the run reads the logs at the first node. It compares them with
+//! the logs of the other nodes, and with the records of publishers and clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub const RULES: &str = "\n[[rule]]\nmatch = \"crash/#\"\nlog_messages = 1000000
 const MESSAGE_BYTES: u32 = 600;
 /// The maximum pause of a publisher after its answers, in milliseconds.
 const PAUSE_MS_MAX: u32 = 2_000;
-/// The clients have everything when no message came for this long.
+/// If no message comes for this long, the clients have everything.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Timeout until all clients know that the publishers have ended.
 const LAST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval at which that is polled.
+/// Polling interval during that wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The clients and publishers.
@@ -44,13 +44,13 @@ pub struct SessionLoad {
     count: u32,
 }
 
-/// What the clients and publishers did, and the faults.
+/// The counts of clients and publishers, and the faults.
 #[derive(Serialize)]
 pub struct SessionResult {
     /// The counts of the publishers.
     #[serde(flatten)]
     publishers: Counts,
-    /// What the sessions did and received.
+    /// The counts of the sessions.
     #[serde(flatten)]
     sessions: SessionCounts,
     /// The faults.
@@ -59,7 +59,7 @@ pub struct SessionResult {
 }
 
 impl SessionLoad {
-    /// As many clients as the flags say, which have no session yet, and the publishers.
+    /// Creates the publishers, and the number of clients that the flags give. No client has a session yet.
     pub fn new(args: &RunArgs) -> SessionLoad {
         let publishers = match args.sessions {
             0 => 0,
@@ -80,7 +80,7 @@ impl SessionLoad {
         }
     }
 
-    /// Runs the clients and publishers while `run_meanwhile` runs, and then the clients until they have everything.
+    /// Runs clients and publishers while `run_meanwhile` runs. After that the clients continue until they have everything.
     pub fn run<T>(
         &mut self,
         nodes: &[SocketAddr],
@@ -121,7 +121,7 @@ impl SessionLoad {
         })
     }
 
-    /// Compares what was recorded with the logs.
+    /// Compares the records with the logs.
     pub fn check(&mut self, nodes: &[SocketAddr], fault_records: &[FaultRecord]) {
         if self.count == 0 {
             return;
@@ -162,7 +162,7 @@ impl SessionLoad {
 }
 
 impl SessionResult {
-    /// Whether there was no fault, and each will that was due was published once.
+    /// Whether there was no fault, and every will that was due was published once.
     pub fn is_clean(&self) -> bool {
         self.faults.counts.is_empty()
             && self.sessions.wills_twice + self.sessions.wills_lost_at_crash == 0

@@ -1,18 +1,18 @@
-//! A time in which a server may lose what clients did, or may not know it yet.
+//! A period in which the server may lose or overlook what clients did.
 
 use std::time::{Duration, Instant};
 
-/// A time in which the server, or a node of a cluster, could fail.
+/// A period in which the server, or a node of a cluster, could fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
-    /// When it began.
+    /// The start of the outage.
     pub begin: Instant,
-    /// When all was well again, or the server was gone.
+    /// The time when everything worked again, or when the server had ended.
     pub end: Instant,
 }
 
 impl Outage {
-    /// The time from `at` to the outage, zero during the outage; `None` after it.
+    /// The time from `at` to the start of the outage: zero during the outage, `None` after it.
     pub fn time_after(&self, at: Instant) -> Option<Duration> {
         (self.end >= at).then(|| self.begin.saturating_duration_since(at))
     }

@@ -42,9 +42,9 @@ const ENDS_BEFORE_EVERY: u32 = 40;
 /// How long a client of a cluster stays away, and how long its longer connections are, at most, in milliseconds.
 const AWAY_MS_MAX: u32 = 8_000;
 const STAYS_MS_MAX: u32 = 10_000;
-/// In a cluster a CONNECT with a clean session takes effect within this time or never, if its CONNACK does not come.
+/// In a cluster, a CONNECT with a clean session may stay without CONNACK. It then takes effect within this time or never.
 const CLEAN_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// In a cluster the log has the end of a connection after this time. Before one of `PAUSES_LONG_EVERY` connections the client waits so long.
+/// In a cluster, the log contains the end of a connection after this time. Before one of `PAUSES_LONG_EVERY` connections the client waits this long.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSES_LONG_EVERY: u32 = 3;
 /// The duration of a connection after the last publish in a cluster.
@@ -88,18 +88,18 @@ pub enum SessionEvent {
     },
     /// The client sent a DISCONNECT, and the server closed the connection. So the server has handled all earlier acknowledgements.
     Disconnected,
-    /// The log may lack what the client acknowledged so far: a fault of the cluster began or ended, or the client connects to another node soon.
+    /// The log may lack the client's newest acknowledgements: a fault of the cluster began or ended, or the client will soon connect to another node.
     MaybeUnrecorded,
 }
 
-/// What the sessions of a run with a cluster must know of its course.
+/// The progress of a cluster's run, which the sessions follow.
 #[derive(Debug, Default)]
 pub struct Course {
-    /// The number of faults that have begun, and of recoveries from them. It is odd during a fault.
+    /// The number of faults that have begun, plus the number of recoveries. It is odd during a fault.
     pub fault_changes: AtomicU32,
-    /// Whether the publishers have ended, so that the clients acknowledge everything.
+    /// Whether the publishers have ended. The clients then acknowledge everything.
     pub is_last: AtomicBool,
-    /// The number of clients that know this.
+    /// The number of clients that have seen `is_last`.
     pub in_last: AtomicU32,
     /// Whether the clients must end.
     pub must_stop: AtomicBool,
@@ -164,7 +164,8 @@ pub struct Session {
     pub connections: Vec<Connection>,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
-    /// From the end of a connection to the next one, which came so early that the log of a cluster may have its claim before that end.
+    /// For each early reconnect, the time from the end of the last connection to the reconnect. A cluster's log may have the session's new claim before
+    /// that end.
     pub early_connects: Vec<Outage>,
     /// Rounds in which the client was away.
     pub rounds_away: u64,
@@ -289,7 +290,7 @@ impl Session {
         self.record_violation(violation);
     }
 
-    /// Runs the client at the nodes of a cluster, as `course` says.
+    /// Runs the client at the nodes of a cluster, as `course` demands.
     pub fn run_in_cluster(&mut self, nodes: &[SocketAddr], course: &Course) {
         let (mut known_changes, mut is_in_last) = (0, false);
         let violation = connect_in_turn(nodes, &course.must_stop, |_| {
@@ -337,7 +338,7 @@ impl Session {
         self.record_violation(violation);
     }
 
-    /// Whether the client connects so early that the log may have the claim before the end of the last connection. Records that as an outage.
+    /// Whether the client reconnects so early that the log may have the new claim before the end of the last connection. Records this time as an outage.
     fn records_early_connect(&mut self) -> bool {
         let last_end = self
             .connections
@@ -436,7 +437,7 @@ impl Session {
         self.write_connect(&mut out);
         let expected_present = self.expected_present;
         if expected_present == Some(false) {
-            // If no CONNACK comes, the server may have made the session or not.
+            // If no CONNACK comes, it is unknown whether the server has created the session.
             self.expected_present = None;
         }
         link.send(&out)?;
@@ -461,7 +462,7 @@ impl Session {
             if remaining.is_zero() && self.is_subscribed {
                 break;
             }
-            // A client that stays is ended by the kill. That nothing comes is no fault: others may still read what they missed.
+            // The kill ends a client that stays connected. Silence is no fault: other clients may still read what they missed.
             link.read_within(remaining.max(READ_TIMEOUT_MIN))?;
         }
         if plan.ends_without_disconnect {

@@ -2,19 +2,20 @@
 //!
 //! * Session Present is 1 from the SUBACK until the client ends the session.
 //! * A session of QoS 1 or 2 receives every message of the log after its SUBACK. Messages of one topic and one QoS come in order (MQTT 5 §4.6).
-//! * A message of QoS 1 may come again on a later connection, unless the server has surely handled its acknowledgement and has not crashed
-//!   since. A message of QoS 2 comes once, under a packet id that no other unreleased message has. A message of QoS 0 comes once for each
-//!   subscription at most, if subscriptions overlap: the client may not have read for a while.
+//! * A message of QoS 1 may come again on a later connection, unless the server has certainly handled its acknowledgement and has not
+//!   crashed since.
+//! * A message of QoS 2 comes once, under a packet id that no other unreleased message has.
+//! * A message of QoS 0 comes at most once, or, if subscriptions overlap, at most once for each subscription. It may be missing, because
+//!   the client may not have read for a while.
 //!
-//! A client may subscribe while messages are published. Then the first message of a topic and a QoS shows where the subscription starts. A
-//! message that may be the retained one shows nothing, and is ignored until the start is known.
+//! A client may subscribe while messages are published. Then the first message of a topic and a QoS shows where the subscription starts. A message that may
+//! be the retained one shows nothing, so the check ignores it until the start is known.
 //!
-//! If the connection ends while the session receives retained messages, these come again on a later connection. So if a message that may be
-//! the retained one comes before others, these others need not be missing.
+//! If the connection ends while the session receives retained messages, the server sends them again on a later connection. So a message that may be the
+//! retained one may come before others without a fault.
 //!
-//! After a crash before the SUBACK, the server may or may not have the session with its subscriptions. The client subscribes again. First may
-//! come messages that were in flight to it before the crash. The subscription starts with the first message after these, and from that
-//! message on all must come.
+//! After a crash before the SUBACK, the server may or may not have the session with its subscriptions. The client subscribes again. Messages that were in
+//! flight before the crash may come first. The subscription starts with the first message after them, and from then on every message must come.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -29,7 +30,7 @@ use crate::report;
 /// The maximum number of descriptions of each kind of tolerated event.
 const NOTES_MAX: usize = 10;
 
-/// What sessions did and received.
+/// The counts of all sessions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SessionCounts {
     /// Clients with a session.
@@ -38,9 +39,9 @@ pub struct SessionCounts {
     pub connections: u64,
     /// Connections that found their session.
     pub resumed: u64,
-    /// Rounds in which a client was away, added up.
+    /// The number of rounds in which a client was away, summed over all clients.
     pub rounds_away: u64,
-    /// Messages that were received, without repetitions.
+    /// Received messages, without repetitions.
     pub received: u64,
     /// Messages of QoS 1 that came again.
     pub qos1_repeated: u64,
@@ -48,14 +49,12 @@ pub struct SessionCounts {
     pub wills: u64,
     /// Wills that were published again.
     pub wills_twice: u64,
-    /// Wills that were due but were not published, which is allowed: they were due shortly before a crash, or their connections began shortly
-    /// before it.
+    /// Wills that were due but were not published. This is allowed if a crash came shortly after the will was due, or shortly after its connection began.
     pub wills_lost_at_crash: u64,
-    /// Wills that were published although the client sent a DISCONNECT, which is allowed: a crash came shortly after the beginning or the end
-    /// of the connection.
+    /// Wills that were published although the client sent a DISCONNECT. This is allowed if a crash came shortly after the connection began or ended.
     pub wills_after_disconnect: u64,
-    /// Descriptions of the first tolerated events of each kind: events that are no faults, because the server does not promise to prevent
-    /// them, but that should be rare.
+    /// Descriptions of the first tolerated events of each kind. The server does not promise to prevent these events, so they are no faults, but they should
+    /// be rare.
     pub notes: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -116,7 +115,7 @@ struct Sequence {
     start: SubscriptionStart,
     /// The index after the newest received message.
     next_index: usize,
-    /// Do not report the next hole. The messages before it may be left from before the crash, and the subscription starts after the hole.
+    /// Do not report the next missing messages: they may be left from before the crash. The subscription starts after them.
     ignores_next_hole: bool,
 }
 
@@ -129,7 +128,7 @@ struct TopicProgress {
 }
 
 impl TopicProgress {
-    /// The messages in this range of the log that did not come.
+    /// The messages in this range of the log that the client has not received.
     fn missing_in(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         range.filter(|index| !self.receipts.contains_key(index))
     }
@@ -155,7 +154,7 @@ pub struct SessionProgress {
 }
 
 impl SessionProgress {
-    /// The progress of a session with these topics, whose subscriptions have this QoS. `may_overlap`: whether it has several of them.
+    /// The progress of a session with these topics and this QoS. With `may_overlap` the session has several subscriptions.
     pub fn new(name: String, qos: u8, may_overlap: bool, topics: &[u32]) -> SessionProgress {
         let topics = topics
             .iter()
@@ -173,8 +172,8 @@ impl SessionProgress {
         }
     }
 
-    /// Records that the client has subscribed while nobody published. So its subscriptions start at the ends of the logs in `checker`. If the
-    /// session already existed (a crash lost only its SUBACK), its subscriptions keep their starts.
+    /// Records that the client has subscribed while nobody published. Its subscriptions then start at the ends of the logs in `checker`. If the session
+    /// already existed (a crash lost only its SUBACK), its subscriptions keep their starts.
     pub fn start_at_log_end(&mut self, checker: &Checker) {
         if self.is_present {
             return;
@@ -296,8 +295,8 @@ impl SessionProgress {
             .and_then(|it| it.receipts.get(&index))
             .copied();
         if let Some(earlier) = earlier {
-            // A message may come once from the log and once as the retained message. The latter comes on a later connection if the first one
-            // ended before. And if the SUBACK was lost, the client subscribes again, so the old and the new subscription may both deliver it.
+            // A message may come once from the log and once as the retained message. The retained copy comes on a later connection if the first connection
+            // ended early. And if the SUBACK was lost, the client subscribes again, so the old and the new subscription may both deliver the message.
             if may_be_retained || is_subscribing {
                 return;
             }
@@ -388,7 +387,7 @@ impl SessionProgress {
         }
     }
 
-    /// The messages of this QoS that should have come before the one at `index` and did not.
+    /// The messages of this QoS before the one at `index` that the client should have received and did not.
     fn missing_before(&self, topic: u32, index: usize, qos: u8, checker: &Checker) -> Vec<usize> {
         let Some(progress) = self.topics.get(&topic) else {
             return Vec::new();
@@ -403,7 +402,7 @@ impl SessionProgress {
             .collect()
     }
 
-    /// Reports messages that did not come. From now on they count as received, so that each is reported once.
+    /// Reports missing messages, and counts them as received, so that each is reported once.
     fn report_missing(
         &mut self,
         topic: u32,
@@ -526,7 +525,7 @@ mod tests {
     fn messages_of_each_qos_come_in_order_without_holes() {
         let all: Vec<SessionEvent> = (0..8).map(message).collect();
         assert_eq!(faults_and_repetitions(&all, NEVER), (vec![], 0));
-        // The order holds for each QoS by itself.
+        // The order holds separately for each QoS.
         let by_qos = [0, 2, 1, 4, 3, 6, 5, 7].map(message);
         assert_eq!(faults_and_repetitions(&by_qos, NEVER), (vec![], 0));
         let hole = [0, 1, 3, 4, 5, 6, 7].map(message);

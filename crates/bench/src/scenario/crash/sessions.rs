@@ -19,7 +19,7 @@ use crate::rig::RunArgs;
 const WILL_LATENESS_MAX_S: u32 = 7;
 /// Interval at which the logs of wills are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// One in this many sessions subscribes while nobody publishes, the others under load.
+/// One in this many sessions subscribes while nobody publishes. The other sessions subscribe under load.
 const BEGINS_QUIETLY_EVERY: u32 = 2;
 
 /// All sessions.
@@ -27,7 +27,7 @@ pub struct Sessions {
     sessions: Vec<(Session, SessionProgress)>,
     random: Random,
     counts: SessionCounts,
-    /// The times in which the server could fail.
+    /// The periods in which the server could fail.
     outages: Vec<Outage>,
 }
 
@@ -71,7 +71,7 @@ impl Sessions {
         }
     }
 
-    /// The clients, which run until the server is gone.
+    /// The clients. They run until the server is gone.
     pub fn clients(&mut self) -> impl Iterator<Item = &mut Session> {
         self.sessions.iter_mut().map(|(session, _)| session)
     }
@@ -87,7 +87,7 @@ impl Sessions {
             .for_each(|session| session.record_crash(killed_after));
     }
 
-    /// Records a time in which the server could fail.
+    /// Records a period in which the server could fail.
     pub fn record_outage(&mut self, outage: Outage) {
         self.outages.push(outage);
     }
@@ -103,7 +103,7 @@ impl Sessions {
         }
     }
 
-    /// Checks that all messages have come, and waits for the wills that are due.
+    /// Checks that all messages have arrived, and waits for the wills that are due.
     pub fn check_at_end(&mut self, address: SocketAddr, checker: &mut Checker) {
         for (_, progress) in &mut self.sessions {
             progress.check_all_received(checker);

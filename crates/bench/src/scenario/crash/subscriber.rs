@@ -263,7 +263,8 @@ impl Subscriber {
     }
 }
 
-/// Waits for more bytes, as long as other subscribers receive messages: in the last round nobody publishes, and some still read what they missed.
+/// Waits for more bytes as long as other subscribers receive messages. In the last round nobody publishes, and some subscribers still read what they
+/// missed.
 fn wait_for_bytes(link: &mut Link, received: &AtomicU64) -> Result<(), LinkError> {
     let mut last_received = received.load(Relaxed);
     while !link.read_within(TIMEOUT)? {

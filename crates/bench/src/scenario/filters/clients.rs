@@ -1,8 +1,8 @@
 //! The clients of `filters`: a publisher and subscribers that speak MQTT 3.1.1 with QoS 0, all on the calling thread.
 //!
-//! The publisher sends a batch of messages and a ping. The answer to the ping means that the server has read the whole batch. Only then the
-//! publisher sends the next one. So the server always reads the same number of publishes at a time, and sockets are never full. Each
-//! message contains its number and its owner, the client that must receive it, so that every delivery can be checked.
+//! The publisher sends a batch of messages and a ping, and waits for the answer to the ping, which shows that the server has read the whole batch. So the
+//! server always reads the same number of publishes at a time, and sockets are never full. Each message contains its number and its owner (the client that
+//! must receive it), so every delivery can be checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

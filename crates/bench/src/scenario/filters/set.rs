@@ -11,8 +11,8 @@ const RECEIVERS_MAX: u32 = 1_000;
 const TOPIC_NAMES: u32 = 1_000_000;
 /// The server accepts any number of filters with at most this many wildcards each.
 const FREE_WILDCARDS: u32 = 2;
-/// In a deep set, a filter with more than `FREE_WILDCARDS` wildcards has all of them in the first levels, of which there are so many. These
-/// levels have more combinations than the server accepts filters.
+/// In a deep set, a filter with more than `FREE_WILDCARDS` wildcards has all of them in this many first levels. These levels have more combinations than
+/// the server accepts filters.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.

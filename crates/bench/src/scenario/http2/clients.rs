@@ -15,7 +15,7 @@ use crate::sys::{Epoll, Interest};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The publisher's epoll key.
 const PUBLISHER_KEY: u64 = u64::MAX;
-/// A client allows the server more bytes after it has received this many.
+/// After this many received bytes a client sends a window update, so that the server may send more.
 const WINDOW_STEP: u32 = 1 << 28;
 
 /// How event streams are distributed among connections.
@@ -23,14 +23,14 @@ const WINDOW_STEP: u32 = 1 << 28;
 pub struct Layout {
     /// The number of streams.
     pub streams: u32,
-    /// Streams of a connection of HTTP/2; `None` for HTTP/1.1, where each stream has its own connection.
+    /// The number of streams on each HTTP/2 connection. `None` means HTTP/1.1, where each stream has its own connection.
     pub on_each_connection: Option<u32>,
 }
 
 /// An event stream.
 struct Stream {
     receiver: Receiver,
-    /// The part of the last line that has arrived.
+    /// The received part of an incomplete line.
     line: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Connection {
     }
 }
 
-/// The number of HTTP/2 for a connection's stream `index`, and back.
+/// The HTTP/2 stream id of the stream with this index on its connection. `index_of` is the inverse.
 fn number_of(index: usize) -> u32 {
     2 * index as u32 + 1
 }
@@ -113,7 +113,7 @@ fn index_of(stream: u32) -> usize {
 }
 
 impl Stream {
-    /// Adds bytes of the stream. What is not a line of data (heads, chunk sizes, other fields of an event) is left out.
+    /// Handles received bytes of the stream. Only lines with data count: heads, chunk sizes and other fields of an event are ignored.
     fn push(&mut self, bytes: &[u8], on_message: &mut impl FnMut(&mut Stream, &[u8])) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
@@ -184,7 +184,7 @@ impl DeliveryClients for Clients {
         let mut window = Window::new(self.next_number, messages, load.receivers);
         let first_number = self.next_number;
         self.next_number += messages;
-        // The server closes connections that are idle while the servers of other variants have load. So each window has its own publisher.
+        // Each window has its own publisher, because the server closes connections that stay idle while the other variants are measured.
         let mut publisher = connect(self.server)?;
         publisher.set_nonblocking(true)?;
         let descriptor = publisher.as_raw_fd();
@@ -206,7 +206,7 @@ impl DeliveryClients for Clients {
                 )?;
                 published += 1;
             }
-            // At most `in_flight` small requests are not answered, so the socket has room for them.
+            // At most `in_flight` small requests are unanswered, so the socket has room for them.
             publisher.write_all(&out)?;
             let completed = window.completed;
             self.handle_events(&mut publisher, &mut window)?;
@@ -220,7 +220,7 @@ impl DeliveryClients for Clients {
 }
 
 impl Connection {
-    /// Connects, asks for the streams, and waits until their responses have begun.
+    /// Connects, requests the streams, and waits until their responses have begun.
     fn open(server: SocketAddr, is_http2: bool, topics: Vec<String>) -> Result<Connection> {
         let mut out = Vec::new();
         if is_http2 {
@@ -256,7 +256,7 @@ impl Connection {
     }
 }
 
-/// Opens connections of HTTP/2, each with one short request, which is answered.
+/// Opens HTTP/2 connections. Each sends one short request and receives its answer.
 pub fn open_idle(server: SocketAddr, connections: u32) -> Result<Vec<TcpStream>> {
     let open = |_| {
         let mut socket = connect(server)?;

@@ -22,21 +22,21 @@ const END_HEADERS: u8 = 4;
 /// The field `:status: 200` in HPACK's static table (RFC 7541 appendix A).
 const STATUS_200: u8 = 0x88;
 
-/// What the server sent.
+/// A received frame.
 pub enum Frame<'a> {
     /// Bytes of a response's body.
     Data { stream: u32, bytes: &'a [u8] },
     /// A response has begun.
     Response { stream: u32, is_ok: bool },
-    /// The client must send the answer.
+    /// A frame that needs an answer. Contains the answer to send.
     NeedsAnswer(Vec<u8>),
     /// Nothing that the client must handle.
     Other,
-    /// The server ended a stream or the connection. The frame's type.
+    /// The server ended a stream or the connection. Contains the frame's type.
     Ended(u8),
 }
 
-/// Reads the frame at the start of `received`. Returns its bytes, too. `None` if the frame is incomplete.
+/// Reads the frame at the start of `received`. Returns the frame and its length; `None` if it is incomplete.
 pub fn read(received: &[u8]) -> Option<(Frame<'_>, usize)> {
     let head = received.first_chunk::<HEAD_BYTES>()?;
     let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -74,14 +74,14 @@ pub fn write_start(out: &mut Vec<u8>) {
     write_window_update(WINDOW_MAX - WINDOW_INITIAL, out);
 }
 
-/// Lets the server send `bytes` more on the connection.
+/// Allows the server to send `bytes` more on the connection.
 pub fn write_window_update(bytes: u32, out: &mut Vec<u8>) {
     write(WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes(), out);
 }
 
 /// Writes a request for an event stream.
 pub fn write_request(stream: u32, path: &str, out: &mut Vec<u8>) {
-    // Fields of the static table: `:method: GET` and `:scheme: http`. The others are literals with a name of that table.
+    // `:method: GET` and `:scheme: http` are in the static table. The other fields are literals whose names are in the table.
     let mut block = vec![0x82, 0x86];
     for (name, value) in [
         (&[0x01][..], "localhost"),

@@ -1,9 +1,9 @@
-//! `pair --transport xdp`: the same Crore over the kernel's TCP and over its own TCP, and the peers over the kernel's TCP, in turn. All have the same
-//! pair of virtual interfaces and the same clients, a swarm.
+//! `pair --transport xdp`: compares Crore over the kernel's TCP, Crore over its own TCP, and the peers over the kernel's TCP. They take turns on the same
+//! pair of virtual interfaces, with the same clients (a swarm).
 //!
-//! On such a pair the sender also does what the receiver's kernel does, so a part of the server's kernel counts as processor time of the tool.
-//! The clients do the same for all. So what the tool needs more beside the kernel's TCP is the server's kernel. This holds for the two sides of Crore: each peer
-//! gets its messages in another way, which costs the tool another time.
+//! On such a pair the sender also runs the receiver's part of the kernel. So a part of the server's kernel work counts as the tool's processor time. The
+//! clients do the same for all servers. So the additional time of the tool beside the kernel's TCP is the server's kernel work. This holds only between the
+//! two sides of Crore: each peer gets its messages in another way, which changes the tool's own time.
 
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use crate::scenario::million::{sample, swarm_of};
 use crate::swarm::{SwarmArgs, SwarmRun};
 use crate::sys;
 
-/// Crore over the kernel's TCP, and over its own.
+/// Crore over the kernel's TCP. The next side is Crore over its own TCP.
 const KERNEL: Side = Side::new("veth", ServerKind::Crore, Transport::Veth);
 const OWN: Side = Side::new("xdp", ServerKind::Crore, Transport::Xdp);
 const DEFAULT_CONNECTIONS: u32 = 10_000;
@@ -23,14 +23,14 @@ const DEFAULT_CONNECTIONS: u32 = 10_000;
 const DEFAULT_RATE: f64 = 10_000.0;
 const DEFAULT_WINDOW_S: f64 = 10.0;
 const WARM_UP_S: f64 = 2.0;
-/// Processor time in microseconds, of a message and of the set-up of a connection: by the server, and by the tool.
+/// The fields of processor time, in microseconds for each message or each new connection: the server's and the tool's.
 const DELIVERY: [&str; 2] = ["server_cpu_us_per_delivery", "tool_cpu_us_per_delivery"];
 const OPENING: [&str; 2] = ["server_cpu_us_to_open", "tool_cpu_us_to_open"];
 
 /// A measured server.
 #[derive(Clone, Copy)]
 struct Side {
-    /// Its name in the result.
+    /// The name in the result.
     name: &'static str,
     kind: ServerKind,
     transport: Transport,
@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// The medians of a row, and the ratios of Crore's TCP to the kernel's.
+/// The medians of a row, and the ratios of Crore over its own TCP to Crore over the kernel's TCP.
 fn compare(row: &str, names: [&'static str; 2], measured: &[(Side, Vec<Value>)]) -> Value {
     let median_of = |runs: &[Value], name: &str| {
         let values: Vec<f64> = runs.iter().filter_map(|run| run[name].as_f64()).collect();
@@ -119,8 +119,8 @@ fn compare(row: &str, names: [&'static str; 2], measured: &[(Side, Vec<Value>)])
     })
 }
 
-/// The ratios of the server alone, of the server with its kernel, and of server and tool together. Both arguments are the times of the server and the
-/// tool.
+/// Three ratios: of the server alone, of the server with its kernel work, and of server and tool together. Each argument has the time of the server and the
+/// time of the tool.
 fn ratios(kernel: [f64; 2], xdp: [f64; 2]) -> [f64; 3] {
     let own_kernel = (kernel[1] - xdp[1]).max(0.0);
     [
@@ -130,7 +130,7 @@ fn ratios(kernel: [f64; 2], xdp: [f64; 2]) -> [f64; 3] {
     ]
 }
 
-/// Measures a server: opens connections, then publishes to them.
+/// Measures a server: opens connections, then publishes.
 fn measure(args: &RunArgs, side: Side) -> Result<Value> {
     let swarm = SwarmArgs {
         kind: side.kind,
@@ -174,7 +174,7 @@ fn measure(args: &RunArgs, side: Side) -> Result<Value> {
     }))
 }
 
-/// Processor time of the server and of the tool between two samples, in microseconds for each of `count`.
+/// Processor time of the server and of the tool between two samples, in microseconds, divided by `count`.
 fn cpu_us(before: &(Sample, u64), after: &(Sample, u64), count: f64) -> [f64; 2] {
     let server_s = after.0.process.cpu_s - before.0.process.cpu_s;
     [
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn time_that_the_tool_saves_over_xdp_counts_as_kernel_time_of_the_server() {
         assert_eq!(ratios([4.0, 3.0], [2.0, 2.0]), [0.5, 0.4, 4.0 / 7.0]);
-        // Noise makes no kernel of less than nothing.
+        // Noise must not make the kernel's share negative.
         assert_eq!(ratios([4.0, 2.0], [2.0, 3.0])[1], 0.5);
     }
 }

@@ -1,4 +1,4 @@
-//! Members that join one topic at a rate, and clients that watch it.
+//! Row `join`: members join one topic at a rate, and clients watch the topic.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -18,7 +18,7 @@ use crate::scenario::centrifugo::frames::read_frame;
 
 /// The topic.
 const TOPIC: &str = "room";
-/// Default number of members, and how many join in a second.
+/// Default number of members, and the number of joins a second.
 const MEMBERS: u32 = 10_000;
 const JOINS_PER_S: f64 = 1_000.0;
 /// Number of watchers.
@@ -26,7 +26,7 @@ const WATCHERS: usize = 10;
 /// Default duration of the window without joins, in seconds.
 const CALM_S: f64 = 5.0;
 
-/// Opens a WebSocket, and waits for the answer.
+/// Opens a WebSocket, and waits for the response to the handshake.
 fn open(server: SocketAddr, target: &str) -> Result<Link> {
     let mut link = Link::open(server, TIMEOUT)?;
     link.send(&upgrade("localhost", target, None))?;
@@ -43,7 +43,7 @@ fn open(server: SocketAddr, target: &str) -> Result<Link> {
     }
 }
 
-/// A client that watches the topic, and when it knew of each number of members.
+/// A client that watches the topic, with the time at which it learned of each number of members.
 #[derive(Default)]
 struct Watcher {
     members: usize,
@@ -74,7 +74,7 @@ impl Watcher {
     }
 }
 
-/// Watches until this many members are there. Returns when it knew of each number of them.
+/// Watches until the topic has this many members. Returns when the watcher learned of each number of members.
 fn watch(server: SocketAddr, members: usize) -> Result<JoinHandle<Result<Vec<Instant>>>> {
     let mut link = open(server, &format!("/presence/{TOPIC}"))?;
     Ok(std::thread::spawn(move || {
@@ -94,7 +94,7 @@ pub fn measure(args: &RunArgs) -> Result<Value> {
     let rate = args.rate.unwrap_or(JOINS_PER_S);
     let mut place = Place::start(args, true, "")?;
     let server = place.address();
-    // The topic is there before it is watched.
+    // Creates the topic before the watchers subscribe.
     let first = open(server, &format!("/sub/{TOPIC}"))?;
     let watchers = (0..WATCHERS).map(|_| watch(server, members as usize));
     let watchers: Vec<_> = watchers.collect::<Result<_>>()?;
@@ -117,7 +117,7 @@ pub fn measure(args: &RunArgs) -> Result<Value> {
     for watcher in watchers {
         let known = watcher.join();
         let known = known.map_err(|_| anyhow!("a watcher ended with a panic"))??;
-        // The first member was there before.
+        // The first member joined before the watchers subscribed.
         for (known, joined) in known.iter().zip(&joined).skip(1) {
             delay.add(known.saturating_duration_since(*joined).as_nanos() as u64);
         }

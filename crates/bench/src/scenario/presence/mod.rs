@@ -1,12 +1,12 @@
-//! `presence`: measures what it costs to know who subscribes to a topic.
+//! `presence`: measures the cost of presence, the list of a topic's subscribers (members).
 //!
-//! * `join`: members join one topic at a rate, while others watch who is present: how late the watchers know it, and how late messages of another topic
-//!   are.
+//! * `join`: members join one topic at a rate while other clients watch the list. Measures the delay until the watchers learn of a member, and the latency
+//!   of another topic's messages.
 //! * `members`: the server's memory of a member, in many topics with one member each.
-//! * `webhooks`: members join and leave at a rate, and an endpoint is told of it: without an endpoint, with one that answers at once, and with one that
-//!   answers slowly. How late messages are meanwhile, and the server's memory.
+//! * `webhooks`: members join and leave at a rate, and the server reports this to an HTTP endpoint. Measures the latency of messages and the server's
+//!   memory, without an endpoint, with a fast endpoint and with a slow one.
 //!
-//! `centrifugo` measures the fan-out of messages to the members of a topic, beside Centrifugo.
+//! The scenario `centrifugo` measures the fan-out of messages to the members of a topic, and compares it with Centrifugo.
 
 mod join;
 mod probe;
@@ -27,14 +27,14 @@ use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, pause, rese
 
 /// Default number of topics for `members`.
 const TOPICS: u32 = 1_000_000;
-/// Topics to which one connection of `members` subscribes.
+/// The number of topics to which each connection of `members` subscribes.
 const TOPICS_OF_EACH: u32 = 1_000;
-/// Seconds of rest before a sample of memory.
+/// Seconds before memory is read.
 const SETTLE_S: f64 = 3.0;
 /// Timeout for an answer of the server.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measures a row.
+/// The function that measures a row.
 type Measure = fn(&RunArgs) -> Result<Value>;
 
 /// Runs the scenario.
@@ -56,14 +56,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(json!({ "clean": is_clean, "rows": measured }))
 }
 
-/// A server whose topics have presence or have none, and its admin port.
+/// A server, whose topics have presence or not, and its admin port.
 struct Place {
     server: Server,
     admin: HeldPort,
 }
 
 impl Place {
-    /// Starts a server with one shard, or as many as the flags say. `rest` is the end of its settings.
+    /// Starts a server with one shard, or with the number that the flags give. `rest` is appended to its settings.
     fn start(args: &RunArgs, has_presence: bool, rest: &str) -> Result<Place> {
         let admin = reserve_ports(1)?.pop().context("a port")?;
         let mut options = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(1), 0);
@@ -83,7 +83,7 @@ impl Place {
         self.server.addresses[0]
     }
 
-    /// The bytes that the server counts as presence.
+    /// The bytes that the server reports for presence.
     fn counted_bytes(&self) -> Result<f64> {
         let metrics = get(self.admin.addr(), "/metrics")?;
         let name = "crore_table_memory_bytes{table=\"presence\"} ";
@@ -92,7 +92,7 @@ impl Place {
     }
 }
 
-/// The answer to a `GET`.
+/// The response to a `GET`.
 fn get(address: SocketAddr, path: &str) -> Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
     let (status, body) = Link::open(address, TIMEOUT)?.request(request.as_bytes())?;
@@ -100,7 +100,7 @@ fn get(address: SocketAddr, path: &str) -> Result<String> {
     Ok(String::from_utf8(body)?)
 }
 
-/// Measures the memory of topics with one subscriber each, with presence and without. The difference is that of a member, without a name.
+/// Measures the memory of topics with one subscriber each, with presence and without. The difference is the memory of a member that has no name.
 fn measure_members(args: &RunArgs) -> Result<Value> {
     let topics = args.topics.unwrap_or(TOPICS);
     let mut row = Map::new();

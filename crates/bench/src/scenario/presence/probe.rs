@@ -1,4 +1,4 @@
-//! A client that publishes to a topic of its own and waits for each message: how long the server lets others wait.
+//! A client that publishes to its own topic and waits for each message. It measures how long the server delays other clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const TOPIC: &str = "probe";
 /// The time between two messages.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A client that measures until it is asked for the result.
+/// A client that measures until [`Probe::finish`] is called.
 pub struct Probe {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Result<Latency>>,
@@ -44,7 +44,7 @@ impl Probe {
         Ok(Probe { is_over, thread })
     }
 
-    /// Ends the measurement: the times from a publish to the delivery.
+    /// Ends the measurement. Returns the times from publish to delivery.
     pub fn finish(self) -> Result<Latency> {
         self.is_over.store(true, Ordering::Relaxed);
         let ended = self.thread.join();

@@ -1,4 +1,4 @@
-//! Members that join and leave at a rate, and an endpoint that is told of it.
+//! Row `webhooks`: members join and leave at a rate, and the server reports each change to an HTTP endpoint.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
@@ -22,20 +22,20 @@ use crate::scenario::centrifugo::frames::{Command, Format};
 const EVENTS_PER_S: f64 = 10_000.0;
 /// Default duration of a window, in seconds.
 const WINDOW_S: f64 = 20.0;
-/// The connections whose subscriptions begin and end.
+/// The number of connections whose subscriptions begin and end.
 const CLIENTS: u32 = 10;
-/// The time between two steps. In each one a connection begins subscriptions, and ends those that it has begun some steps before.
+/// The time between two steps. In each step a connection begins subscriptions, and ends those of an earlier step.
 const STEP_S: f64 = 0.01;
-/// Steps of a connection for which a member stays: two seconds.
+/// A member stays for this many steps of its connection: two seconds.
 const STEPS_PRESENT: usize = 20;
-/// How long the slow endpoint takes for an answer.
+/// The response time of the slow endpoint.
 const SLOW: Duration = Duration::from_secs(1);
-/// The longest time for which a connection of the server to the endpoint may be idle.
+/// The maximum time for which a connection from the server to the endpoint may be idle.
 const IDLE_MAX: Duration = Duration::from_secs(3_600);
-/// The secret of the signatures.
+/// The file with the secret of the signatures.
 const SECRET_FILE: &str = "secret";
 
-/// What the endpoint was told.
+/// The counts of what the endpoint received.
 #[derive(Default)]
 struct Told {
     requests: AtomicU64,
@@ -63,7 +63,7 @@ impl Told {
     }
 }
 
-/// An endpoint that answers each request after this time. It ends with the process.
+/// Starts an endpoint that answers each request after `answers_after`. It ends with the process.
 fn start_endpoint(answers_after: Duration) -> Result<(SocketAddr, Arc<Told>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
