@@ -13,7 +13,7 @@ fn keyed() -> String {
     format!("{ON}[admin]\napi_key = '{KEY}'\n")
 }
 
-/// The settings have tables only: the port is of the kernel's choice.
+/// Calls a method of the API on the admin port, which the kernel chooses.
 fn post(server: &Server, method: &str, field: &str, body: &str) -> Answer {
     let headers = format!("Host: {}\r\n{field}", server.admin());
     let path = format!("POST /api/{method}");
@@ -37,7 +37,7 @@ pub fn call(server: &Server, method: &str, body: Value) -> Value {
     reply["result"].take()
 }
 
-/// The code of the error with which a call is answered.
+/// Makes a call that the server must refuse. Returns the error code.
 fn error(server: &Server, method: &str, body: Value) -> u64 {
     let reply = reply(server, method, &body);
     reply["error"]["code"]
@@ -272,7 +272,7 @@ fn batch_carries_out_its_commands_in_order() {
         "{replies}"
     );
     assert_eq!(data_of(&replies[5]["history"]), [1]);
-    // The form of API libraries for Centrifugo 3 and 4.
+    // The request format of API libraries for Centrifugo 3 and 4.
     let body = "{\"method\":\"publish\",\"params\":{\"channel\":\"a\",\"data\":2}}\n{\"method\":\"history\",\"params\":{\"channel\":\"a\",\"limit\":-1}}\n{\"method\":\"info\"}";
     let headers = format!(
         "Host: {}\r\nAuthorization: apikey {KEY}\r\n",
@@ -309,7 +309,7 @@ fn channels_with_subscribers_are_listed() {
         (&json!(2), &json!(3)),
         "{node}"
     );
-    // Both clients are the one user without a name.
+    // Both clients belong to the one user without a name.
     assert_eq!(node["num_users"], 1, "{node}");
 }
 
@@ -340,7 +340,7 @@ fn unsubscribed_user_gets_a_push_and_no_further_message() {
             (&json!("a"), &ended)
         );
     }
-    // Messages of two channels come in any order, so the second is published when the first is there.
+    // Messages of two channels may arrive in any order. So the test publishes the second one when the first has arrived.
     let publish = |channel| {
         call(
             &server,
@@ -354,7 +354,7 @@ fn unsubscribed_user_gets_a_push_and_no_further_message() {
     for client in [&mut *ann, too, bob] {
         assert_eq!(client.data("b"), "b");
     }
-    // It may subscribe again.
+    // The client may subscribe again.
     ann.subscribe("a");
 }
 
@@ -371,7 +371,7 @@ fn disconnect_ends_the_clients_of_a_user_or_one_of_them() {
     let (mut second, second_id) = connect("ann");
     let (mut third, third_id) = connect("ann");
     let (mut bob, bob_id) = connect("bob");
-    // Another user's client is not ended.
+    // The call names another user's client, so it ends no connection.
     call(
         &server,
         "disconnect",

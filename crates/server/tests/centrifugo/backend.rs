@@ -1,4 +1,4 @@
-//! Tests backends: what they are asked, what they grant and refuse, and backends that fail.
+//! Tests backends (the application's HTTP endpoints): the requests that they get, the answers that grant or refuse, and backends that fail.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use crate::client::{Client, ON, data_of, server};
 use crate::rights::{LATER_S, before_the_end, closed_with, token, with_claims};
 use crate::support::Server;
 
-/// A backend on a port of the kernel's choice. A request gets the answer that stands in its data, or else in its meta. For the method or the channel `held` the
-/// answer waits.
+/// A backend on a free port. It gives each request the answer that the request contains in its data, or else in its meta. It holds back the answers for the
+/// method `held` and for the channel `held`.
 pub struct Backend {
     address: SocketAddr,
     requests: Receiver<Value>,
-    /// Lets a held answer go.
+    /// Releases one held answer.
     release: Sender<()>,
 }
 
@@ -31,7 +31,7 @@ impl Backend {
         Backend::with_answer(&format!("Content-Length: {}\r\n\r\n{body}", body.len()))
     }
 
-    /// A backend whose answers all are this, from the headers on.
+    /// A backend that sends this text, from the headers on, as each answer.
     fn with_answer(answer: &str) -> Backend {
         Backend::answering(Some(format!("HTTP/1.1 200 OK\r\n{answer}")))
     }
@@ -60,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// The numbers of the held calls that have come, without waiting for more.
+    /// The numbers of the held calls that have arrived. Does not wait for more.
     fn held_numbers(&self) -> Vec<u64> {
         let requests = self.requests.try_iter();
         let number = |it: Value| it["data"]["answer"]["result"]["data"].as_u64();
@@ -85,7 +85,7 @@ impl Backend {
         format!("{ON}[[backend]]\nurl = '{url}'\nevents = [{events}]\n{more}\n")
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub fn request(&self) -> Value {
         self.requests.recv().expect("a request")
     }
@@ -116,7 +116,7 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wai
         reader.read_exact(&mut body).expect("a body");
         let mut request: Value = serde_json::from_slice(&body).expect("JSON");
         request["call"] = json!(kind);
-        // Calls without data have what the backend told about the connection.
+        // A request without data contains the meta that the backend gave the connection.
         let told = ["data", "meta"].map(|name| request.get(name));
         let told = told.into_iter().flatten().next().unwrap_or(&Value::Null);
         let (status, answer) = match told.get("status") {
@@ -138,12 +138,12 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wai
     }
 }
 
-/// The argument for a result with this text as data.
+/// The data of a call whose result is this text, encoded as Base64.
 fn in_base64(text: &str) -> Value {
     json!({"answer": {"result": {"b64data": STANDARD.encode(text)}}})
 }
 
-/// A call whose answer waits until the test lets it go.
+/// A call whose answer the backend holds until the test releases it.
 fn held(n: u32) -> Value {
     json!({"method": "held", "data": {"answer": {"result": {"data": n}}}})
 }
@@ -171,7 +171,7 @@ fn backend_gets_the_call_and_the_client_gets_its_answer() {
         (&json!("json"), &json!(""))
     );
     assert!(request["client"].as_str().is_some_and(|id| id.len() > 10));
-    // A result without data, and data with line ends, which separate replies.
+    // One result without data, and one whose data contains line ends, which also separate replies.
     let reply = call(&mut client, json!({"answer": {"result": {}}}));
     assert!(
         reply["rpc"].is_object() && reply.get("error").is_none(),
@@ -233,7 +233,7 @@ fn slow_answer_delays_no_other_command_and_calls_have_a_limit() {
     let first = client.send("rpc", held(1));
     let reply = client.ask("ping", json!({}));
     assert!(reply.get("error").is_none(), "{reply}");
-    // An address may take half of what is left, so not all of these find room.
+    // An address may use half of the free places, so some of these calls are refused.
     for n in 2..8 {
         client.send("rpc", held(n));
     }
@@ -252,7 +252,7 @@ fn calls_of_one_user_leave_room_for_others() {
     let server = closed_with(&backend.settings(more));
     let mut ann = Client::with_token(&server, &token(&json!({"sub": "ann", "subscribe": ["a"]})));
     let calls: Vec<u32> = (0..8).map(|n| ann.send("rpc", held(n))).collect();
-    // She has half of the places, and one of her calls is with the backend.
+    // A user may use half of the places. One call is at the backend.
     for call in &calls[4..] {
         let refusal = ann.reply(*call);
         assert_eq!(refusal["error"]["code"], 111, "{refusal}");
@@ -293,7 +293,7 @@ fn call_that_waited_too_long_is_never_sent() {
     let backend = Backend::start();
     let server = backend.server("timeout_s = 1\nconcurrency = 1");
     let mut client = Client::connected(&server);
-    // The first one takes the backend for a second, and the second one perhaps for another.
+    // The first call occupies the backend for a second. The second one may occupy it for another.
     for call in [1, 2, 3].map(|n| client.send("rpc", held(n))) {
         assert_eq!(client.reply(call)["error"]["code"], 100);
     }
@@ -318,14 +318,14 @@ fn answer_in_chunks_is_read_to_its_end() {
     let backend = Backend::with_answer(&format!("Transfer-Encoding: chunked\r\n\r\n{chunks}"));
     let server = backend.server("");
     let mut client = Client::connected(&server);
-    // The connection is used again, so nothing of the first answer may be left in it.
+    // The server reuses the connection, so nothing of the first answer may be left in it.
     for _ in 0..2 {
         let reply = call(&mut client, json!({}));
         assert_eq!(reply["rpc"]["data"], json!([7]), "{reply}");
     }
 }
 
-/// A subscribe command that the backend answers so.
+/// The body of a subscribe command to which the backend gives this answer.
 fn subscribe_with(channel: &str, answer: &Value) -> Value {
     json!({"channel": channel, "data": {"answer": answer}})
 }
@@ -354,7 +354,7 @@ fn backend_grants_and_refuses_subscriptions() {
     );
     assert_eq!(request["data"]["answer"], grant);
     assert!(request["client"].as_str().is_some_and(|id| id.len() > 10));
-    // It is asked about each subscription, not about a second one to the same channel, and not about names that no topic has.
+    // The backend is asked about each subscription, except a second one to the same channel and one to a name that no topic can have.
     assert_eq!(client.error("subscribe", subscribe_with("a", &grant)), 105);
     assert_eq!(client.error("subscribe", subscribe_with("+", &grant)), 107);
     let error = json!({"code": 1403, "message": "not you", "temporary": false});
@@ -374,7 +374,7 @@ fn failure_of_the_backend_grants_nothing() {
     let backend = Backend::start();
     let server = closed_with(&backend.settings_for("'subscribe', 'publish'", "timeout_s = 1"));
     let mut client = ann(&server);
-    // By her token she may subscribe to this one, but the backend has the say.
+    // The token allows this channel, but the backend decides.
     for data in [
         json!({"status": 500}),
         json!({"answer": {}}),
@@ -434,7 +434,7 @@ fn subscription_ends_at_the_time_that_the_backend_grants() {
     let until = |second: u64| subscribe_with("a", &json!({"result": {"expire_at": second}}));
     assert_eq!(client.error("subscribe", until(1_000)), 110);
     let reply = client.ask("subscribe", until(LATER_S));
-    // Without access control no token could renew it.
+    // Without access control no token could renew the subscription, so the client is not told that it expires.
     assert_eq!(reply["subscribe"].get("expires"), None, "{reply}");
     let ended = before_the_end(|end_s| {
         let mut client = Client::connected(&server);
@@ -495,7 +495,7 @@ fn backend_grants_changes_and_refuses_messages() {
     );
 }
 
-/// Sends a connect command that the backend answers so.
+/// Sends a connect command to which the backend gives this answer.
 fn connect_with(client: &mut Client, answer: &Value) -> u32 {
     let data = json!({"answer": answer});
     client.send(
@@ -531,7 +531,7 @@ fn backend_grants_connections_and_server_side_subscriptions() {
         (&json!("app"), &json!("1.2"))
     );
     assert_eq!(request["client"], connect["client"]);
-    // Later calls name the user, and have what the backend told.
+    // Later calls contain the user and the meta that the backend gave.
     client.ask("rpc", json!({"method": "m"}));
     let request = backend.request();
     assert_eq!(
@@ -539,9 +539,9 @@ fn backend_grants_connections_and_server_side_subscriptions() {
         (&json!("rpc"), &json!("zoe"))
     );
     assert_eq!(request["meta"], meta);
-    // The grant has no rights besides.
+    // The grant includes no other rights.
     assert_eq!(client.error("subscribe", json!({"channel": "b"})), 103);
-    // Who has a token is known without the backend, and its meta is that of the token.
+    // The server does not ask the backend about a client with a token. The meta is then the token's.
     let meta_of = |n: u32| json!({"n": n, "answer": {"result": {}}});
     let token = |n| with_claims("bob", &json!({"meta": meta_of(n)}));
     let mut bob = Client::with_token(&server, &token(1));
@@ -560,7 +560,7 @@ fn client_refused_by_the_backend_does_not_connect() {
     let server = backend.server_for("'connect'");
     let closed = |data: Value| {
         let mut client = Client::open(&server);
-        // A token does not help where tokens are not read.
+        // A token has no effect, because this server does not verify tokens.
         let id = client.send("connect", json!({"data": data, "token": "anything"}));
         let answer = client.next();
         assert!(
@@ -589,14 +589,14 @@ fn client_refused_by_the_backend_does_not_connect() {
     assert_eq!(client.closed().0, 3005);
 }
 
-/// A connection that the backend grants until this second, and whose later calls get this answer.
+/// A connection that the backend grants until this time (Unix seconds). `later` is the backend's answer to its later calls.
 fn connected_until(server: &Server, end_s: u64, later: &Value) -> Option<Client> {
     let mut client = Client::open(server);
     let meta = json!({"answer": later});
     let grant = json!({"result": {"user": "zoe", "expire_at": end_s, "meta": meta}});
     let id = connect_with(&mut client, &grant);
     let reply = client.reply_before_the_end(id)?;
-    // The server renews it, not the client.
+    // The server renews the connection, so the client is not told that it expires.
     assert_eq!(reply["connect"].get("expires"), None, "{reply}");
     reply.get("connect").map(|_| client)
 }

@@ -1,4 +1,4 @@
-//! A client of the protocol in JSON. It sends what a test tells it to, valid or not.
+//! A client of Centrifugo's protocol in JSON. It sends whatever a test gives it, valid or not.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub const ON: &str = "[centrifugo]\nenabled = true\n";
 pub struct Client {
     pub ws: Ws,
     id: u32,
-    /// Replies and pushes that came before the ones that were waited for.
+    /// Replies and pushes that arrived while the test waited for another one.
     early: VecDeque<Value>,
 }
 
@@ -43,12 +43,12 @@ impl Client {
         client
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub fn frame(&mut self, text: &str) {
         self.ws.send(FIN | TEXT, text);
     }
 
-    /// A command with the next id.
+    /// Builds a command with the next id.
     pub fn command(&mut self, request: &str, body: Value) -> Value {
         self.id += 1;
         json!({"id": self.id, request: body})
@@ -67,12 +67,12 @@ impl Client {
         self.reply(id)
     }
 
-    /// The reply to the command with this id.
+    /// Waits for the reply to the command with this id.
     pub fn reply(&mut self, id: u32) -> Value {
         self.first(|item| item["id"] == id)
     }
 
-    /// The reply to the command with this id, if it comes before the server closes the connection.
+    /// Waits for the reply to the command with this id. `None` if the server closes the connection first.
     pub fn reply_before_the_end(&mut self, id: u32) -> Option<Value> {
         loop {
             let frame = self.ws.frame();
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// What comes next.
+    /// The next reply or push.
     pub fn next(&mut self) -> Value {
         self.first(|_| true)
     }
@@ -130,12 +130,12 @@ impl Client {
         }
     }
 
-    /// Whether the server answers a ping, so that the connection goes on. What came before stays unread.
+    /// Whether the server still answers a ping. Replies and pushes that arrive before the answer stay unread.
     pub fn goes_on(&mut self) -> bool {
         self.ask("ping", json!({})).get("ping").is_some()
     }
 
-    /// The code and the reason with which the server closes the connection. Replies and pushes before it are dropped.
+    /// Waits until the server closes the connection. Returns the code and the reason, and drops the replies and pushes before them.
     pub fn closed(&mut self) -> (u16, String) {
         loop {
             let frame = self.ws.frame();
@@ -154,7 +154,7 @@ impl Client {
         reply["subscribe"].take()
     }
 
-    /// Subscribes after this position, which a reply or a push named.
+    /// Subscribes and recovers from this position, which came with a reply or a push.
     pub fn recover(&mut self, channel: &str, epoch: &Value, offset: &Value) -> Value {
         let body = json!({"channel": channel, "recover": true, "epoch": epoch, "offset": offset});
         let mut reply = self.ask("subscribe", body);
@@ -167,7 +167,7 @@ impl Client {
         assert!(reply.get("publish").is_some(), "{reply}");
     }
 
-    /// The code of the error with which this command is answered.
+    /// Sends a command that the server must refuse. Returns the error code.
     pub fn error(&mut self, request: &str, body: Value) -> u64 {
         let reply = self.ask(request, body);
         reply["error"]["code"]

@@ -43,7 +43,7 @@ fn several_commands_of_one_frame_are_answered() {
         let reply = client.reply(id);
         assert!(reply.get(kind).is_some(), "{reply}");
     }
-    // A line end after the last command is no command.
+    // A line end after the last command begins no further command.
     client.frame("{\"id\":9,\"ping\":{}}\n");
     assert!(client.reply(9).get("ping").is_some());
 }
@@ -60,7 +60,7 @@ fn an_unsubscribed_client_gets_nothing_more() {
     publish(&server, "a", "1");
     publish(&server, "b", "2");
     assert_eq!(client.data("b"), json!(2));
-    // Nobody else is subscribed to it now, and the client may subscribe again.
+    // The channel has no subscribers now, and the client may subscribe again.
     client.subscribe("a");
     publish(&server, "a", "3");
     assert_eq!(client.data("a"), json!(3));
@@ -84,7 +84,7 @@ fn history_is_read_from_either_end_and_after_a_position() {
     assert_eq!(data_of(&all), [1, 2, 3, 4, 5].map(|n| json!(n)));
     let first = ask(json!({"channel": "a", "limit": 2}));
     assert_eq!(data_of(&first), [json!(1), json!(2)]);
-    // The offset is that of the channel, also if messages follow the answer's last one.
+    // The offset is the channel's newest, even if the reply does not contain the newest message.
     assert_eq!(first["offset"], all["publications"][4]["offset"]);
     let newest = ask(json!({"channel": "a", "limit": 2, "reverse": true}));
     assert_eq!(data_of(&newest), [json!(5), json!(4)]);
@@ -142,7 +142,7 @@ fn history_of_another_epoch_is_unrecoverable() {
         let body = json!({"channel": "a", "limit": -1, "since": since});
         assert_eq!(client.error("history", body), 112, "{epoch}");
     }
-    // A question is no subscription.
+    // A history request does not subscribe.
     assert_eq!(server.info("a").expect("the topic")["subscribers"], 0);
     assert!(client.goes_on());
 }
@@ -207,7 +207,7 @@ fn presence_commands_are_answered_one_after_another() {
         let stats = client.ask("presence_stats", json!({"channel": "room"}));
         stats["presence_stats"]["num_clients"] == MEMBERS
     });
-    // The members need two pages of the home, and the counts need one.
+    // The list of members needs two requests to the home (which keeps the topic), and the counts need one.
     let mut frame = String::new();
     for at in 0..40 {
         let request = ["presence", "presence_stats"][at % 2];

@@ -1,4 +1,5 @@
-//! Tests `delta: "fossil"`: what subscribers get in place of whole messages. That libraries put the messages together again is tested with centrifuge-js.
+//! Tests `delta: "fossil"`: the deltas that subscribers receive in place of whole messages. Other tests check with centrifuge-js that libraries restore the
+//! messages.
 
 use serde_json::{Value, json};
 
@@ -12,13 +13,13 @@ fn subscribe(client: &mut Client, channel: &str) -> Value {
     client.ask("subscribe", body)["subscribe"].take()
 }
 
-/// A long message of which little changes.
+/// A long text that differs little from one `n` to the next.
 fn text(n: u32) -> String {
     json!({"what stays": "the same words in each message, so that a delta is short", "n": n})
         .to_string()
 }
 
-/// The next publication: the text, and whether it is a delta.
+/// The next publication: its text, and whether it is a delta.
 fn next(client: &mut Client) -> (String, bool) {
     let push = client.push();
     let data = push["pub"]["data"].as_str().expect("a text").to_string();
@@ -39,7 +40,7 @@ fn subscriber_gets_the_first_message_complete_and_then_deltas() {
         is_delta && delta.len() < 40 && delta.ends_with(';'),
         "{delta}"
     );
-    // A client that has not got the message before gets the whole one, and one that asks for none a value.
+    // A client that lacks the previous message gets the whole one. A client that did not request deltas gets JSON.
     let mut late = Client::connected(&server);
     subscribe(&mut late, "a");
     let mut plain = Client::connected(&server);
@@ -73,7 +74,7 @@ fn recovered_messages_are_complete_and_deltas_follow() {
     });
     let result = client.ask("subscribe", body)["subscribe"].take();
     assert_eq!(data_of(&result), [json!(text(2)), json!(text(3))]);
-    // This message may come whole: the shard of the connection may not have had the one before.
+    // This message may arrive whole, because the connection's shard may lack the previous message.
     publish(&server, "a", text(4));
     next(&mut client);
     publish(&server, "a", text(5));

@@ -1,4 +1,4 @@
-//! Tests the paths: what is off says which setting turns it on.
+//! Tests the paths of the transports. The response of a disabled one names the setting that enables it.
 
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn a_client_that_answers_no_ping_is_disconnected() {
     let server = Server::with(&format!("{ON}ping_interval_s = 5\npong_timeout_s = 1\n"));
     let mut silent = Client::connected(&server);
     assert_eq!(silent.closed(), (3012, "no pong".to_string()));
-    // A client that answers stays for several pings.
+    // A client that answers pings stays connected for several of them.
     let mut client = Client::connected(&server);
     for _ in 0..2 {
         while client.ws.message().text() != "{}" {}

@@ -1,4 +1,4 @@
-//! Tests the transports whose clients post their commands: `/connection/http_stream` and `/connection/sse` with `/emulation`.
+//! Tests the transports whose clients send commands by POST: `/connection/http_stream` and `/connection/sse`, with `/emulation`.
 
 use std::net::TcpListener;
 
@@ -10,7 +10,7 @@ use crate::rights::{LATER_S, closed, token};
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};
 
-/// A client that posts its commands. Each post has a connection of its own, so that they come to all shards.
+/// A client that sends its commands by POST. Each POST uses a new connection, so the commands arrive at all shards.
 struct Poster<'s> {
     server: &'s Server,
     body: Body,
@@ -19,7 +19,7 @@ struct Poster<'s> {
     id: u32,
 }
 
-/// Begins an answer with these commands.
+/// Opens a response stream with these commands.
 type Open = fn(&Server, &str) -> Body;
 
 const TRANSPORTS: [(&str, Open); 2] = [("http_stream", stream), ("sse", events)];
@@ -101,7 +101,7 @@ fn posted_commands_subscribe_and_publish_at_every_shard() {
             assert_eq!(reply["subscribe"]["recoverable"], true, "{reply}");
             let publish = json!({"channel": channel, "data": {"n": n}});
             client.post(&json!({"id": 1000, "publish": publish}).to_string());
-            // The publication and the reply to the publish come in any order.
+            // The publication and the reply to the publish arrive in either order.
             let items = [client.body.push(), client.body.push()];
             let push = items.iter().find(|item| item.get("push").is_some());
             let push = &push.unwrap_or_else(|| panic!("{items:?}"))["push"];
@@ -158,7 +158,7 @@ fn post_to_an_unknown_session_gets_the_usual_answer_and_changes_nothing() {
         let body = json!({"session": wrong, "node": client.node, "data": frame});
         assert_eq!(post(&server, &body).status, 204, "{wrong}");
     }
-    // No reply to any of them comes before this one.
+    // None of these commands gets a reply: the first reply is the one to this ping.
     client.post(&json!({"id": 8, "ping": {}}).to_string());
     assert_eq!(client.body.push()["id"], 8);
 }
@@ -203,7 +203,7 @@ fn page_of_a_listed_origin_may_post() {
     let foreign = [("Origin", "https://evil.example.com")];
     let answer = once(&server, "POST", "/emulation", &foreign, "{}");
     assert_eq!(answer.status, 403, "{answer:?}");
-    // An event stream's URL has commands, so that any page could publish by it.
+    // The URL of an event stream contains commands. Without a check of the origin, any web page could publish with it.
     let publish = json!({"id": 2, "publish": {"channel": "a", "data": 1}});
     let commands = escaped(&format!("{}\n{publish}", connect("")));
     let path = format!("/connection/sse?cf_connect={commands}");
@@ -236,7 +236,7 @@ fn bad_commands_end_the_connection_with_a_push() {
 
 #[test]
 fn client_whose_commands_wait_may_post_as_much_as_a_frame() {
-    // Never answers, so that a command waits for the verdict on its token.
+    // The backend never answers, so a command waits until its token is verified.
     let callback = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", callback.local_addr().expect("an address"));
     let server = closed(&format!(
@@ -248,7 +248,7 @@ fn client_whose_commands_wait_may_post_as_much_as_a_frame() {
     client.post(&json!({"id": 8, "subscribe": subscribe}).to_string());
     let publish = json!({"channel": "a", "data": "x".repeat(15_000)});
     let publish = json!({"id": 9, "publish": publish}).to_string();
-    // The largest frame has 20,000 bytes and centrifugo.frame_beside_bytes, 65,536.
+    // A frame has at most 20,000 bytes, and `centrifugo.frame_beside_bytes` is 65,536.
     for _ in 0..6 {
         client.post(&publish);
     }

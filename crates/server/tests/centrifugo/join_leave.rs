@@ -1,4 +1,4 @@
-//! Tests the pushes of joins and leaves: who gets them, for whom, and when they end.
+//! Tests join and leave pushes: which clients receive them, about which members, and when they end.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn next(client: &mut Client, kind: &str) -> (Value, String, String) {
     (push["channel"].clone(), user, id)
 }
 
-/// Waits until the home of `room` lists this many. A subscription may be counted before its member is listed.
+/// Waits until the list of `room` has this many members. A subscriber may be counted before the list contains it.
 fn await_members(client: &mut Client, count: u64) {
     until("the members", || {
         let stats = client.ask("presence_stats", json!({"channel": "room"}));
@@ -43,7 +43,7 @@ fn subscription_gets_joins_and_leaves_if_it_asks() {
     for channel in ["room", "plain"] {
         ask_for_pushes(&mut client, channel);
     }
-    // The first is the client's own, as in Centrifugo. Who was there before is not told.
+    // The first push is the client's own join, as in Centrifugo. Earlier members are not pushed.
     let own = next(&mut client, "join");
     assert_eq!(own.0, "room");
     let mut second = Client::connected(&server);
@@ -59,7 +59,7 @@ fn subscription_gets_joins_and_leaves_if_it_asks() {
     let third = next(&mut client, "join");
     drop(ws);
     assert_eq!(next(&mut client, "leave"), third);
-    // After the subscription nothing is told, and a new one begins anew.
+    // After an unsubscribe the client gets no pushes. A new subscription starts again with its own join.
     client.ask("unsubscribe", json!({"channel": "room"}));
     second.subscribe("room");
     await_members(&mut client, 2);
@@ -67,7 +67,7 @@ fn subscription_gets_joins_and_leaves_if_it_asks() {
     assert_eq!(next(&mut client, "join").2, own.2);
     drop(second);
     assert_eq!(next(&mut client, "leave").2, id);
-    // A subscription that does not ask is told nothing.
+    // A subscription that does not request the pushes gets none.
     let mut silent = Client::connected(&server);
     silent.subscribe("room");
     next(&mut client, "join");
@@ -87,7 +87,7 @@ fn returning_user_is_a_leave_and_a_join_for_watchers_of_clients() {
     ask_for_pushes(&mut client, "room");
     next(&mut client, "join");
     let mut other = Client::with_token(&server, &bob);
-    // Without the right to presence it is told nothing.
+    // Without the right to presence the client gets no pushes.
     ask_for_pushes(&mut other, "room");
     let first = next(&mut client, "join");
     assert_eq!(first.1, "bob");
@@ -145,7 +145,7 @@ fn override_of_a_token_tells_of_joins_and_leaves() {
         all.subscribe(channel);
     }
     for client in [&mut by_server, &mut bob] {
-        // Those who came before her may be told, too.
+        // Joins of earlier members may arrive first.
         loop {
             let (channel, user, _) = next(client, "join");
             assert_eq!(channel, "room");
@@ -162,7 +162,7 @@ fn watchers_of_this_protocol_count_and_end_with_their_connections() {
     let mut first = Client::connected(&server);
     ask_for_pushes(&mut first, "room");
     next(&mut first, "join");
-    // There is no room for another watcher, so its subscription is told nothing.
+    // There is no room for another watcher, so this subscription gets no pushes.
     let mut second = Client::connected(&server);
     ask_for_pushes(&mut second, "room");
     next(&mut first, "join");

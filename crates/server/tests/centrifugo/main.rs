@@ -1,4 +1,5 @@
-//! Tests Centrifugo's client protocol over raw WebSockets, as its documentation and `client.proto` say, also what no client library sends.
+//! Tests Centrifugo's client protocol, as its documentation and `client.proto` define it. The tests use raw WebSockets, so they also cover what no client
+//! library sends.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Tests publications: from every protocol to every form, to clients of one and of many subscriptions.
+//! Tests publications: published over each protocol, received in each encoding, by clients with one subscription and with many.
 
 use serde_json::json;
 
@@ -47,7 +47,7 @@ fn client_of_fifty_channels_gets_each_message_once() {
         let channel = push["channel"].as_str().expect("a channel").to_string();
         heard.push((channel, push["pub"]["data"].as_u64().expect("a number")));
     }
-    // Channels have no common order.
+    // Messages of different channels have no common order.
     heard.sort_by_key(|(_, n)| *n);
     let expected: Vec<_> = (0..50).map(|n| (format!("tickers/{n}"), n)).collect();
     assert_eq!(heard, expected);

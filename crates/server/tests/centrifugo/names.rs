@@ -1,4 +1,5 @@
-//! Tests channels whose `:` stands for the `/` of topics (`centrifugo.colon_for_slash`): clients and backends see channels, and everything else sees topics.
+//! Tests `centrifugo.colon_for_slash`, with which a `:` in a channel stands for `/` in a topic. Clients and backends see channels, and everything else sees
+//! topics.
 
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ fn server(more: &str) -> Server {
     Server::with_admin(&format!("{SETTINGS}{more}[admin]\napi_key = '{KEY}'\n"))
 }
 
-/// What a client over HTTP reads of a topic.
+/// The messages of a topic, read over HTTP.
 fn history(server: &Server, topic: &str) -> String {
     let response = once(server, "GET", &format!("/history/{topic}"), &[], "");
     response.text().to_string()
@@ -29,7 +30,7 @@ fn channel_with_colons_is_a_topic_with_levels() {
     assert!(client.ask("subscribe", body).get("subscribe").is_some());
     assert_eq!(client.push()["channel"], "chat:7", "its own join");
     client.subscribe("x/y:z");
-    // Each publish comes to the other kind of client with the other name.
+    // Each publish reaches the other kind of client, under the name that this kind uses.
     publish(&server, "chat/7", "\"by http\"");
     assert_eq!(client.data("chat:7"), "by http");
     client.publish("x/y:z", json!("by a client"));
@@ -39,7 +40,7 @@ fn channel_with_colons_is_a_topic_with_levels() {
     assert_eq!(data_of(&kept["history"]), [json!("by http")]);
     let stats = client.ask("presence_stats", json!({"channel": "chat:7"}));
     assert_eq!(stats["presence_stats"]["num_clients"], 1, "{stats}");
-    // A delta is made for the topic, and pushed with the channel.
+    // The server computes a delta for the topic, and pushes it with the name of the channel.
     let body = json!({"channel": "d:1", "delta": "fossil"});
     assert!(client.ask("subscribe", body).get("subscribe").is_some());
     client.publish("d:1", json!("whole"));

@@ -1,4 +1,4 @@
-//! Tests the transports that only go to the client, with plain HTTP and WebSockets, as pages without a library use them.
+//! Tests the unidirectional transports with plain HTTP and WebSockets, as pages without a library use them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::Server;
 use crate::support::http::Conn;
 use crate::support::ws::{CLOSE, FIN, TEXT, Ws};
 
-/// A token of a user whom the server subscribes to `a`.
+/// A token whose user the server subscribes to `a`.
 fn listener() -> String {
     token(&json!({"sub": "ann", "exp": LATER_S, "channels": ["a"]}))
 }
@@ -18,21 +18,21 @@ fn publisher(server: &Server) -> Client {
     Client::with_token(server, &token(&claims))
 }
 
-/// Text for a query.
+/// Escapes text for a query.
 pub fn escaped(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// A stream of events or lines.
+/// A response body that is a stream of events or lines.
 pub struct Body {
     pub conn: Conn,
     is_events: bool,
-    /// What came and is not read yet.
+    /// Received text that is not parsed yet.
     rest: String,
 }
 
 impl Body {
-    /// An event stream that begins with this connect command.
+    /// Opens an event stream with this connect command.
     fn events(server: &Server, connect: &str) -> Body {
         let target = format!("/connection/uni_sse?cf_connect={}", escaped(connect));
         Body::begin(server, &format!("GET {target} HTTP/1.1\r\n"), "")
@@ -46,7 +46,7 @@ impl Body {
         Body::begin(server, &request, connect)
     }
 
-    /// The answer to this request.
+    /// Sends this request, and reads the head of the response.
     pub fn begin(server: &Server, request: &str, body: &str) -> Body {
         let mut conn = Conn::open(server);
         conn.send(format!("{request}Host: localhost\r\n\r\n{body}"));
@@ -60,7 +60,7 @@ impl Body {
         }
     }
 
-    /// The next push, or reply. Pings are left out.
+    /// The next push or reply. Pings are skipped.
     pub fn push(&mut self) -> Value {
         loop {
             let end = if self.is_events { "\n\n" } else { "\n" };
@@ -89,7 +89,7 @@ fn stream_gets_the_channels_of_its_token_and_recovers() {
     let mut publisher = publisher(&server);
     for open in [Body::events, Body::lines] {
         let connect = json!({"token": listener()});
-        // Line ends between the values are no ends of the command.
+        // Line ends inside the JSON do not end the command.
         let mut body = open(&server, &format!("\n{connect}\r\n"));
         let first = body.push();
         let sub = &first["connect"]["subs"]["a"];

@@ -1,4 +1,4 @@
-//! Tests recovery: what a client missed comes with the answer to its subscribe, and a loss is told.
+//! Tests recovery: the reply to a subscribe contains the messages that the client missed, or says that some are lost.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::Server;
 use crate::support::http::{once, publish};
 use crate::support::state::State;
 
-/// A client may read nothing for an hour, and little waits for it.
+/// Settings with which a client may read nothing for an hour, and few of its messages are queued.
 pub const SLOW: &str = "[timeouts]\nbody_s = 3600\n[limits]\noutbox_bytes = 100000\n";
 
 #[test]
@@ -64,7 +64,7 @@ fn loss_is_reported_by_recovered_false() {
     let result = client.recover("a", &begin["epoch"], &seen);
     assert_eq!(result.get("recovered"), None, "{result}");
     assert_eq!(result["was_recovering"], true);
-    // What is kept comes all the same.
+    // The reply still contains the messages that the log has.
     assert_eq!(data_of(&result), [json!(4), json!(5)]);
     publish(&server, "a", "6");
     assert_eq!(client.data("a"), json!(6));
@@ -86,7 +86,7 @@ fn a_loss_is_an_error_if_the_subscribe_asks_for_that() {
     assert_eq!(client.error("subscribe", recover(&begin)), 112);
     let unknown = json!({"epoch": "xyz", "offset": 1});
     assert_eq!(client.error("subscribe", recover(&unknown)), 112);
-    // It is not subscribed, and nothing is lost after the position that it gets now.
+    // The refused client is not subscribed. From its new position on, it loses nothing.
     let begin = client.subscribe("a");
     publish(&server, "a", "6");
     assert_eq!(client.data("a"), json!(6));
@@ -230,7 +230,7 @@ fn deletion_of_missed_messages_is_a_loss() {
             (&json!(true), None),
             "{result}"
         );
-        // The reply has the position after the deletion, from which it goes on.
+        // The reply has the position after the deletion, and a client can continue from it.
         let mut other = Client::connected(&server);
         let result = other.recover("a", &result["epoch"], &result["offset"]);
         assert_eq!(result["recovered"], true, "{result}");
@@ -249,7 +249,7 @@ fn history_after_the_position_of_a_deletion_is_empty() {
     let newest = json!({"channel": "a"});
     let mut position = client.ask("history", newest)["history"].take();
     assert!(position["offset"].is_u64(), "{position}");
-    // Reading does not use the topic, so the second answer is that of the first.
+    // Reading the history does not change the position, so both replies are equal.
     for _ in 0..2 {
         let since = json!({"offset": position["offset"], "epoch": position["epoch"]});
         let body = json!({"channel": "a", "limit": -1, "since": since});

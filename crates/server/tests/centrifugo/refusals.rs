@@ -1,4 +1,4 @@
-//! Tests bad input: each has its documented code, and harms nobody else.
+//! Tests bad input: the server answers it with the documented code, and other clients are not affected.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn truncated_protobuf_frame_ends_its_connection() {
 
 #[test]
 fn connect_lists_no_more_channels_than_a_connection_can_subscribe_to() {
-    // limits.subscription_bytes has room for 4,096 subscriptions.
+    // By default `limits.subscription_bytes` has room for 4,096 subscriptions.
     let server = server();
     for (count, is_served) in [(4_000, true), (5_000, false)] {
         let subs: Vec<String> = (0..count).map(|n| format!("\"c{n}\":{{}}")).collect();
@@ -70,7 +70,7 @@ fn command_before_connect_is_refused() {
         client.send(request, json!({"channel": "a", "data": 1}));
         assert_eq!(client.closed().0, 3501, "{request}");
     }
-    // An answer to a ping that was not sent.
+    // A pong without a ping.
     let mut client = Client::open(&server);
     client.frame("{}");
     assert_eq!(client.closed().0, 3501);
@@ -82,7 +82,7 @@ fn a_second_subscription_to_a_channel_is_refused() {
     let mut client = Client::connected(&server);
     client.subscribe("a");
     assert_eq!(client.error("subscribe", json!({"channel": "a"})), 105);
-    // Also while the first one is not answered. Ids may repeat.
+    // This holds even before the first subscribe is answered. Command ids may repeat.
     client.frame("{\"id\":50,\"subscribe\":{\"channel\":\"b\"}}\n{\"id\":50,\"subscribe\":{\"channel\":\"b\"}}");
     let replies = [client.reply(50), client.reply(50)];
     let granted = replies
@@ -118,7 +118,7 @@ fn ten_thousand_commands_in_a_frame_are_refused() {
         .collect();
     client.frame(&lines.join("\n"));
     assert_eq!(client.closed().0, 3501);
-    // As many as the limit allows are carried out.
+    // Commands up to the limit are executed.
     let mut client = Client::connected(&server);
     client.frame(&lines[..2_000].join("\n"));
     for id in 2..2_002 {

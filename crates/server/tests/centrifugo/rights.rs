@@ -1,4 +1,4 @@
-//! Tests who may do what: tokens, clients without one, and what ends when it expires.
+//! Tests permissions: tokens, clients without a token, and what ends when a token expires.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ pub fn closed(more: &str) -> Server {
     Server::with_admin(&format!("{ON}{}", access(more)))
 }
 
-/// A server with these settings, and with `[access]`.
+/// A server with these settings and with access control (`[access]`).
 pub fn closed_with(settings: &str) -> Server {
     Server::with_admin(&format!("{settings}{}", access("")))
 }
@@ -39,7 +39,7 @@ pub fn token(claims: &Value) -> String {
     encode(&Header::new(Algorithm::HS256), claims, &key).expect("a token")
 }
 
-/// Does something with an end that is soon. If that took too long, tries again with a later end.
+/// Calls `attempt` with an expiry time (Unix seconds) in the near future. If it returns `None` because it took too long, tries again with a later one.
 pub fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
     let now_s = || {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -50,7 +50,7 @@ pub fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
     found.expect("it is done in time")
 }
 
-/// A second in the far future.
+/// A time in the far future, in Unix seconds.
 pub const LATER_S: u64 = 4_000_000_000;
 
 #[test]
@@ -121,7 +121,7 @@ fn a_bad_token_ends_the_connection_and_an_expired_one_gets_109() {
     assert_eq!(client.closed().0, 3500);
     let expired = token(&json!({"sub": "ann", "exp": 1_000, "subscribe": ["a"]}));
     let mut client = Client::open(&server);
-    // What follows in the frame is not carried out, and the client may come back.
+    // The remaining commands of the frame are not executed, and the client may reconnect.
     let commands = [
         client.command("connect", json!({"token": expired})),
         client.command("subscribe", json!({"channel": "a"})),
@@ -142,7 +142,8 @@ fn token_of_a_subscription_is_no_token_of_a_connection() {
     let mut client = Client::with_token(&server, &own);
     client.send("refresh", json!({"token": of_subscription}));
     assert_eq!(client.closed().0, 3500);
-    // Nor as the credential of the WebSocket's request, with which a client connects without a token.
+    // A subscription token is refused as the credential of the WebSocket's request, too. Such a credential lets a client connect without a token in its
+    // connect command.
     let bearer = format!("Bearer {of_subscription}");
     let response = once(&server, "GET", PATH, &[("Authorization", &bearer)], "");
     assert_eq!(response.status, 401);
@@ -214,7 +215,7 @@ fn a_subscription_token_grants_its_channel_to_its_user() {
     let reply = client.ask("subscribe", json!({"channel": "room", "token": good}));
     assert_eq!(reply["subscribe"]["expires"], true, "{reply}");
     assert!(reply["subscribe"]["ttl"].as_u64() > Some(1_000), "{reply}");
-    // The token is for one channel, and grants nothing else there.
+    // The token allows only the subscription to this channel.
     assert_eq!(
         client.error("publish", json!({"channel": "room", "data": 1})),
         103
@@ -223,7 +224,7 @@ fn a_subscription_token_grants_its_channel_to_its_user() {
     let publisher = token(&json!({"exp": LATER_S, "publish": ["#"]}));
     Client::with_token(&server, &publisher).publish("room", json!(1));
     assert_eq!(client.data("room"), json!(1));
-    // A refused command leaves its token to no other command.
+    // A refused command does not pass its token on to later commands.
     let spare = subscription_token("ann", "spare", LATER_S);
     let body = json!({"channel": "room", "token": spare});
     assert_eq!(client.error("subscribe", body), 105);
@@ -294,7 +295,7 @@ fn a_connection_ends_with_its_token_unless_it_is_renewed() {
     });
     assert_eq!(ends.closed().0, 3005);
     assert!(renewed.goes_on());
-    // The rights are those of the new token.
+    // The client has the rights of the new token.
     renewed.subscribe("later");
     let foreign = token(&json!({"sub": "bob", "exp": LATER_S}));
     renewed.send("refresh", json!({"token": foreign}));
@@ -311,7 +312,7 @@ fn a_connection_ends_with_its_token_unless_it_is_renewed() {
 #[test]
 fn end_of_what_a_token_grants_is_its_claim_expire_at() {
     let server = closed("");
-    // The token must be valid when it is used; what it grants has no end.
+    // The token is valid only until `exp`, but what it grants does not expire.
     let own = token(&json!({"sub": "ann", "exp": LATER_S, "expire_at": 0}));
     let mut client = Client::open(&server);
     let reply = client.ask("connect", json!({"token": own}));
@@ -387,7 +388,7 @@ fn connections_of_a_user_share_one_limit_of_channels() {
     other.subscribe("a");
     let c = json!({"channel": "c"});
     assert_eq!(other.error("subscribe", c.clone()), 106);
-    // A refused subscribe costs nothing, and other users have limits of their own.
+    // A refused subscribe does not count, and each user has its own limit.
     let mut bob = of("bob");
     for channel in ["a", "b", "c"] {
         bob.subscribe(channel);
@@ -399,7 +400,7 @@ fn connections_of_a_user_share_one_limit_of_channels() {
     one.ask("unsubscribe", json!({"channel": "b"}));
     other.subscribe("c");
     assert_eq!(one.error("subscribe", json!({"channel": "b"})), 106);
-    // Channels end with their connection, also those that the server has begun.
+    // When a connection ends, its channels no longer count. This includes those that the server subscribed it to.
     drop(other);
     until("the channels of the connection end", || {
         one.ask("subscribe", json!({"channel": "b"}))

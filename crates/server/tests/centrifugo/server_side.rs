@@ -1,4 +1,4 @@
-//! Tests subscriptions that the server begins: those of the claims of a token, and those of the server API.
+//! Tests server-side subscriptions: those in a token's claims, and those that the server API begins.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::rights::{closed, with_claims};
 use crate::support::Server;
 use crate::support::state::State;
 
-/// Connects, and returns what the reply says of the channels.
+/// Connects. Returns the client and the reply's `subs`.
 fn connect(server: &Server, body: Value) -> (Client, Value) {
     let mut client = Client::open(server);
     let mut reply = client.ask("connect", body);
@@ -18,7 +18,7 @@ fn connect(server: &Server, body: Value) -> (Client, Value) {
     (client, subs)
 }
 
-/// The connect of a client that had a channel up to this position.
+/// The connect command of a client that recovers a channel from this position.
 fn recovering(token: &str, channel: &str, epoch: &Value, offset: &Value) -> Value {
     let sub = json!({"recover": true, "epoch": epoch, "offset": offset});
     json!({"token": token, "subs": {channel: sub}})
@@ -30,7 +30,7 @@ fn channels_of_a_token_are_subscribed_with_the_connect() {
     let claims = json!({"channels": ["a", "b"], "subs": {"b": {}, "c": {"data": {"n": 1}}}});
     let token = with_claims("ann", &claims);
     let mut client = Client::open(&server);
-    // What is behind the connect waits for its reply.
+    // The server executes the commands after the connect only when the connect is answered.
     let commands = [
         client.command("connect", json!({"token": token})),
         client.command("publish", json!({"channel": "a", "data": 1})),
@@ -58,7 +58,7 @@ fn channels_of_a_token_are_subscribed_with_the_connect() {
     assert_eq!(client.data("a"), json!(1));
     let refused = client.reply(3);
     assert_eq!(refused["error"]["code"], 105, "{refused}");
-    // The token grants these channels, and no command may subscribe to others.
+    // The token grants only these channels.
     assert_eq!(client.error("subscribe", json!({"channel": "d"})), 103);
     let mut other = Client::with_token(&server, &with_claims("bob", &json!({})));
     for channel in ["a", "b", "c"] {
@@ -81,7 +81,7 @@ fn tokens_have_data_for_their_channels() {
     let (mut client, subs) = connect(&server, json!({"token": with_claims("ann", &claims)}));
     assert_eq!(subs["a"]["data"], json!({"n": 1}));
     assert_eq!(subs["b"]["data"], json!({"n": 2}));
-    // Data that is no JSON comes to a client of JSON as Base64.
+    // Data that is not JSON reaches a JSON client as Base64.
     assert_eq!(subs["c"]["data"], json!("/w=="));
     for (claim, data) in [("data", json!([1])), ("b64data", json!("WzFd"))] {
         let claims = json!({"channel": claim, claim: data});
@@ -103,7 +103,7 @@ fn server_side_subscription_recovers_what_it_missed() {
     other.publish("a", json!(0));
     let seen = client.push()["pub"]["offset"].take();
     drop(client);
-    // More than a page.
+    // These messages need more than one page.
     for n in 1..300 {
         other.publish("a", json!(n));
     }
@@ -217,7 +217,7 @@ fn api_subscribes_the_clients_of_a_user() {
         (&begun["recoverable"], &begun["positioned"]),
         (&json!(true), &json!(true))
     );
-    // A second time changes nothing, and so does it for a channel that the client has by itself.
+    // Repeating the call changes nothing. Nor does a call for a channel that the client subscribed to itself.
     call(&server, "subscribe", body);
     ann.subscribe("own");
     call(
@@ -237,13 +237,13 @@ fn api_subscribes_the_clients_of_a_user() {
         json!({"user": "ann", "channel": "a"}),
     );
     assert_eq!(ann.push()["unsubscribe"]["code"], 2000);
-    // It goes on where the backend says.
+    // The new subscription continues at the position in the call.
     let since = json!({"offset": begun["offset"], "epoch": begun["epoch"]});
     let body = json!({"user": "ann", "channel": "a", "recover_since": since});
     call(&server, "subscribe", body);
     assert_eq!(ann.push()["subscribe"]["offset"], begun["offset"]);
     assert_eq!(ann.data("a"), json!(1));
-    // It ends when the backend says.
+    // The subscription ends at the time in the call.
     call(
         &server,
         "subscribe",

@@ -1,4 +1,4 @@
-//! Tests the server API on the admin port: signatures, events, and what channels there are.
+//! Tests the server API on the admin port: signatures, events, and the list of channels.
 
 use std::io::{Read, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ fn now_s() -> u64 {
     now.unwrap().as_secs()
 }
 
-/// The MD5 of the only body that is sent with its digest here, and of no body.
+/// The only body that these tests send with its MD5 digest.
 const BODY: &str = r#"{"name":"x","channel":"news","data":"{\"n\":1}"}"#;
 
 fn md5(body: &str) -> String {
@@ -85,7 +85,7 @@ fn event_needs_a_valid_signature_of_the_present() {
     let other_body = BODY.replace('1', "2");
     for (parameters, body, expected) in [
         (valid.clone(), BODY, 200),
-        // A copy within the window is carried out again.
+        // The server accepts a copy of the request within the window.
         (valid.clone(), BODY, 200),
         (valid.clone(), &*other_body, 401),
         (
@@ -125,7 +125,7 @@ fn request_without_a_valid_signature_is_refused_before_its_body_is_read() {
         "/apps/chat/batch_events",
         "/apps/chat/users/ann/terminate_connections",
     ] {
-        // The body never comes, so only a server that does not wait for it can answer.
+        // The body never arrives, so the server must answer without waiting for it.
         let mut stream = connect(server.admin());
         let host = server.admin();
         let valid = parameters("POST", path, BODY, &[], now_s());
@@ -221,7 +221,7 @@ fn channels_and_users_are_those_of_the_app() {
         channels,
         json!({"channels": {"news": {}, "presence-room": {}}})
     );
-    // Topics that are no channels are not listed.
+    // The list does not contain topics that are not channels.
     let others = ["x/y", "x/y/z", "presence/news", "a%20b", "user/ann"];
     let streams = others.map(|topic| {
         let path = format!("/sub/pusher/chat/{topic}");

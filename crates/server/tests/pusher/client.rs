@@ -1,4 +1,4 @@
-//! A client of the protocol. It sends what a test tells it to, valid or not.
+//! A client of Pusher's protocol. It sends whatever a test gives it, valid or not.
 
 use aws_lc_rs::hmac;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::support::ws::{CLOSE, FIN, TEXT, Ws};
 pub const SECRET: &str = "7ad3773142a6692b25b8";
 pub const PATH: &str = "/app/chat-key?protocol=7&client=test&version=1";
 
-/// The settings of two apps, `chat` and `shop`, whose secret is in `state`. Client events are on for the first.
+/// The settings of two apps, `chat` and `shop`. Their secret is in a file of `state`. Only `chat` has client events.
 pub fn apps(state: &State) -> String {
     std::fs::create_dir_all(&state.directory).unwrap();
     let file = state.directory.join("pusher-secret");
@@ -29,7 +29,7 @@ pub fn server() -> (Server, State) {
     (Server::with(&apps(&state)), state)
 }
 
-/// The signature that a backend makes.
+/// Signs a text as an app's backend does.
 pub fn sign(text: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
     let tag = hmac::sign(&key, text.as_bytes());
@@ -61,7 +61,7 @@ impl Client {
         client
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub fn frame(&mut self, text: &str) {
         self.ws.send(FIN | TEXT, text);
     }
@@ -77,7 +77,7 @@ impl Client {
         serde_json::from_str(&frame.text()).expect("JSON")
     }
 
-    /// The code with which the server closes the connection, after an error with the same code.
+    /// Waits until the server closes the connection. Returns the close code, which must also be that of the error before it.
     pub fn closed(&mut self) -> u16 {
         let error = self.next();
         assert_eq!(error["event"], "pusher:error", "{error}");
@@ -88,7 +88,7 @@ impl Client {
         code
     }
 
-    /// Asks for a subscription, signed where the channel needs that.
+    /// Requests a subscription, with a signature if the channel needs one.
     pub fn ask_for(&mut self, channel: &str) {
         let auth = match channel.starts_with("private-") {
             true => {
@@ -110,7 +110,7 @@ impl Client {
         assert_eq!(event["data"], "{}", "{event}");
     }
 
-    /// Asks for a subscription to a presence channel, with signed data.
+    /// Requests a subscription to a presence channel, with signed member data.
     pub fn ask_to_join(&mut self, channel: &str, channel_data: &Value) {
         let channel_data = channel_data.to_string();
         let signature = sign(&format!("{}:{channel}:{channel_data}", self.socket_id));
@@ -140,7 +140,7 @@ impl Client {
         self.send(json!({"event": "pusher:unsubscribe", "data": data}));
     }
 
-    /// The code of the error with which a subscription is refused. The channel is told too.
+    /// The error code of a refused subscription. The server must first send a `subscription_error` to the channel.
     pub fn refused(&mut self, channel: &str) -> Value {
         let event = self.next();
         assert_eq!(event["event"], "pusher:subscription_error", "{event}");
@@ -155,7 +155,7 @@ impl Client {
         event["data"]["code"].take()
     }
 
-    /// Checks that the connection goes on, and that nothing came before the answer.
+    /// Checks that the connection is still open, and that no event arrives before the pong.
     pub fn goes_on(&mut self) {
         self.frame(r#"{"event":"pusher:ping","data":{}}"#);
         assert_eq!(self.next()["event"], "pusher:pong");

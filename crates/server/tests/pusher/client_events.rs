@@ -15,7 +15,7 @@ fn client_event_reaches_the_other_subscribers_and_not_its_publisher() {
     for client in &mut clients {
         client.subscribe("private-a");
     }
-    // One of the receivers and the publisher have a list of subscriptions.
+    // With a second subscription, the server stores a client's subscriptions as a list. Here the publisher and one receiver have one.
     clients[0].subscribe("other");
     clients[1].subscribe("other");
     for data in [json!({"on": true}), json!("text")] {
@@ -43,7 +43,7 @@ fn client_event_where_it_is_not_allowed_is_refused_and_the_connection_goes_on() 
         assert_eq!(client.error(), 4301, "{channel}");
     }
     client.goes_on();
-    // The other app has not enabled them.
+    // The app `shop` has no client events.
     let mut shop = Client::at(&server, "/app/shop-key?protocol=7");
     let signature = sign(&format!("{}:private-a", shop.socket_id));
     let auth = format!("shop-key:{signature}");

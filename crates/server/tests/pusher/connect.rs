@@ -81,7 +81,7 @@ fn silent_client_is_asked_and_ended_without_an_answer() {
     let mut silent = Client::connected(&server);
     assert_eq!(silent.next()["event"], "pusher:ping");
     assert_eq!(silent.closed(), 4201);
-    // One that answers stays for several questions.
+    // A client that answers pings stays connected for several of them.
     let mut client = Client::connected(&server);
     for _ in 0..3 {
         assert_eq!(client.next()["event"], "pusher:ping");

@@ -1,4 +1,4 @@
-//! Tests Pusher's protocol over raw WebSockets, as its documentation says, also what no client library sends.
+//! Tests Pusher's protocol, as its documentation defines it. The tests use raw WebSockets, so they also cover what no client library sends.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -13,7 +13,7 @@ fn user(id: &str) -> Value {
     json!({"user_id": id, "user_info": {"name": id}})
 }
 
-/// A server on which a lost connection leaves at once.
+/// A server that reports a leave as soon as a connection is lost.
 fn quick_server() -> (Server, State) {
     let state = State::new();
     let settings = format!("[presence]\nleave_s = 0\n{}", apps(&state));
@@ -94,7 +94,7 @@ fn presence_channel_needs_signed_data_with_a_user() {
         client.ask_to_join(ROOM, &data);
         assert_eq!(client.refused(ROOM), code, "{data}");
     }
-    // Without data, and with other data than was signed.
+    // A subscription without data, and one whose data differs from the signed data.
     client.ask_for(ROOM);
     assert_eq!(client.refused(ROOM), 4009);
     let signature = crate::client::sign(&format!("{}:{ROOM}:{}", client.socket_id, user("ann")));
@@ -151,7 +151,7 @@ fn members_of_a_large_channel_come_in_one_event() {
         member.ask_to_join(ROOM, &user(&format!("user{number}")));
         members.push(member);
     }
-    // A subscriber is counted before it is a member.
+    // Waits until the list contains all members: the server counts a subscriber before that.
     for _ in &members {
         assert_eq!(first.channel_event(ROOM).0, "pusher_internal:member_added");
     }

@@ -1,4 +1,4 @@
-//! Tests the extension by which a client that comes back gets what it missed.
+//! Tests the extension with which a client that reconnects gets the messages that it missed.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn subscribe(client: &mut Client, channel: &str, since: &str) {
     assert_eq!(event, "pusher_internal:subscription_succeeded");
 }
 
-/// The position that the next event tells.
+/// The position in the next event.
 fn position(client: &mut Client, channel: &str) -> String {
     let (event, data) = client.channel_event(channel);
     assert_eq!(event, "pusher:position", "{data}");
@@ -60,7 +60,7 @@ fn client_that_names_its_position_gets_what_it_missed() {
             last = position_after(&mut client, "news", name);
         }
         client.goes_on();
-        // A client that has missed nothing is told its own position.
+        // A client that has missed nothing gets its own position back.
         let mut next = Client::connected(&server);
         subscribe(&mut next, "news", &last);
         assert_eq!(position(&mut next, "news"), last);
@@ -83,7 +83,7 @@ fn client_that_was_away_for_too_long_is_told_of_the_gap() {
         subscribe(&mut client, "news", &begun);
         let gap = client.channel_event("news");
         assert_eq!(gap, ("pusher:gap".into(), json!({})));
-        // Not before the gap is told: a client that was cut off in between would not hear of it.
+        // The new position must not come before the gap. Otherwise a client that is cut off between them would never learn of the gap.
         position(&mut client, "news");
         if kept > 0 {
             position_after(&mut client, "news", "two");
@@ -106,7 +106,7 @@ fn client_whose_channel_was_deleted_meanwhile_is_told_of_the_gap_and_goes_on() {
     let deleted = once(&server, "DELETE", "/pub/pusher/chat/news", &[], "");
     assert_eq!(deleted.status, 200, "{deleted:?}");
     let gap = ("pusher:gap".to_string(), json!({}));
-    // First the channel is gone, then it has a new message.
+    // The first round has a deleted channel, the second one a channel with a new message.
     for later in [&[][..], &["three"]] {
         for name in later {
             publish(&server, "news", name, "3");
@@ -119,12 +119,12 @@ fn client_whose_channel_was_deleted_meanwhile_is_told_of_the_gap_and_goes_on() {
             last = position_after(&mut client, "news", name);
         }
         client.goes_on();
-        // A client that has been told has missed nothing more.
+        // After the gap the client has missed nothing more.
         let mut next = Client::connected(&server);
         subscribe(&mut next, "news", &last);
         assert_eq!(position(&mut next, "news"), last);
         next.goes_on();
-        // Nobody else is told.
+        // A client that does not resume gets no gap.
         let mut plain = Client::connected(&server);
         plain.subscribe("news");
         plain.goes_on();
@@ -160,7 +160,7 @@ fn position_is_refused_without_the_setting_and_without_its_form() {
     let mut shop = Client::at(&server, "/app/shop-key?protocol=7");
     ask(&mut shop, json!("live"));
     assert_eq!(shop.refused("news"), Value::Null);
-    // Nobody else is told positions.
+    // A client that does not use the extension gets no positions.
     client.subscribe("news");
     publish(&server, "news", "one", "1");
     assert_eq!(client.next()["event"], "one");

@@ -39,7 +39,7 @@ fn sign_in_needs_a_signature_and_an_id() {
     let (server, _state) = server();
     let mut client = Client::connected(&server);
     let user_data = r#"{"id":"ann"}"#;
-    // The signature of a channel is none of a user.
+    // A signature in the format for channels is invalid for a user.
     let signature = sign(&format!("{}:{user_data}", client.socket_id));
     for auth in ["", "chat-key:", &format!("chat-key:{signature}")] {
         let data = json!({"auth": auth, "user_data": user_data});

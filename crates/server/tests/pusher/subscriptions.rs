@@ -12,7 +12,7 @@ fn subscribers_of_a_channel_get_its_events() {
     for client in &mut clients {
         client.subscribe("news");
     }
-    // The second client has a list of subscriptions.
+    // With a second subscription, the server stores the client's subscriptions as a list.
     clients[1].subscribe("other");
     publish(&server, "news", "headline", r#"{"a":1}"#);
     let expected = json!({"event": "headline", "channel": "news", "data": "{\"a\":1}"});
