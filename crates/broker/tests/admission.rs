@@ -1,5 +1,5 @@
-//! Tests the limits of connections, while connections open and close in random order. The server admits no more than the limits allow, and
-//! serves those that it has admitted. When all are closed, all counters have their first values again.
+//! Tests the limits of connections while connections open and close in random order. The server admits no more connections than the limits allow, and
+//! serves the admitted ones. When all are closed, all counters are back at their first values.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! Tests the memory of removed messages: chunks of memory are freed, whatever the sizes of the messages were, and even if some messages
-//! remain.
+//! Tests the memory of removed messages: its chunks are freed, whatever the sizes of the messages were, and even if some messages remain.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
@@ -75,8 +74,8 @@ fn log_filled_by_one_size_class_after_another_stays_within_its_budget() {
     );
 }
 
-/// Retained messages are removed last, so that one of them may remain in each chunk. Then all other messages are removed, and as few
-/// retained ones as possible.
+/// Retained messages are removed last, so one of them may remain in each chunk. Then the log must remove all other messages, and as few retained ones as
+/// possible.
 #[test]
 fn retained_messages_in_each_chunk_do_not_keep_the_chunks_of_removed_messages() {
     let (mut server, publisher) = server(1);

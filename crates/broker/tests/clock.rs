@@ -1,4 +1,4 @@
-//! Tests a wall clock that is set ahead and back. Durations stay the same; only dates change.
+//! Tests a wall clock that jumps ahead and back. Durations stay the same, and only dates change.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, TurnLimits};
@@ -22,7 +22,7 @@ const STEPS: [&[i32]; 6] = [
     &[1_700_000_000],
 ];
 
-/// A shard whose wall clock changes before each event: it takes these offsets one after another, in a cycle.
+/// A shard whose wall clock jumps before each event, by these offsets in a cycle.
 struct Stepped {
     server: TestServer,
     steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
@@ -55,7 +55,7 @@ impl Stepped {
         }
     }
 
-    /// The answer to a request, with the dates cut out, and the answer's `Last-Modified`.
+    /// The answer to a request without its dates, and its `Last-Modified`.
     fn ask(&mut self, line: &str, fields: &str, body: &str) -> (String, Option<String>) {
         self.step();
         let conn = self.server.open(0);

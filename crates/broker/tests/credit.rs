@@ -1,5 +1,5 @@
-//! Tests backpressure: a shard without credit at a home (the part of a shard that keeps topics) begins no publish. A client that publishes
-//! meanwhile, over any protocol, waits until there is credit, and then gets its answer.
+//! Tests backpressure: a shard without credit at a home (the part of a shard that keeps topics) begins no publish. A client that publishes meanwhile, over
+//! any protocol, waits for credit and then gets its answer.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits};

@@ -1,5 +1,5 @@
-//! Tests that presence stays within a turn (one run of the event loop): many members that leave at once, many watchers, and a change of the
-//! rules.
+//! Tests that work for presence is bounded in a turn (one run of the event loop): when many members leave at once, when there are many watchers, and when
+//! the rules change.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn closed_world() -> Arc<World> {
     support::world(settings, 1, 1)
 }
 
-/// The counts of the topic.
+/// The topic's counts of clients and users.
 fn stats(server: &mut TestServer, user: &str) -> String {
     let conn = server.open(0);
     let head = format!(
@@ -63,7 +63,7 @@ fn members_that_leave_together_take_an_eighth_of_each_turn() {
     let reader = format!("/sub/{TOPIC}/other");
     stream(&mut server, 0, &reader, ("reader", ""));
     server.settle();
-    // Those who leave first are in the middle of the list, which costs most.
+    // The first members to leave are in the middle of the list, which is the most expensive case.
     for half in [&members[MEMBERS / 2..], &members[..MEMBERS / 2]] {
         for conn in half {
             server.cut(*conn);
@@ -82,7 +82,7 @@ fn members_that_leave_together_take_an_eighth_of_each_turn() {
         let most = u64::from(limits.steps_per_turn) / 8 + 64;
         assert!(steps <= most, "{steps} steps in a turn");
         turns += 1;
-        // No tick comes: the shard itself says that members are still due.
+        // No tick is needed: the shard reports itself that it has more members to remove.
         if !has_more {
             break;
         }
@@ -171,7 +171,7 @@ fn turning_presence_on_by_rule_takes_bounded_steps_in_each_tick() {
     server.settle();
     server.shards[0].change_settings(open_world(true, 1));
     let (ticks, most) = sweep(&mut server);
-    // One connection more than the budget allows, the joins at the home, and the visited rows.
+    // A tick may exceed the budget by one connection, the joins at the home, and the visited rows.
     let bound = u64::from(limits.steps_per_turn) * 2 + 300;
     assert!(ticks >= 2 && most <= bound, "{ticks} ticks, {most} steps");
     server.settle();
@@ -225,7 +225,7 @@ fn idle_shard_sleeps_until_a_watcher_may_be_told() {
     assert_eq!(server.shards[0].next_wake_ns(), None);
 }
 
-/// A client that has sent the beginning of a message, and waits.
+/// A client that has sent the first bytes of a message, and sends no more.
 fn incomplete_post(server: &mut TestServer, bytes: usize) -> usize {
     let conn = server.open_from(0, [127, 0, 1, 1].into());
     let head = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";
@@ -242,7 +242,7 @@ fn relief_ends_the_connection_whose_members_take_most_memory() {
     settings.limits.memory_bytes = LIMIT;
     let world = support::world(settings, 1, 1);
     let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
-    // Without its members it would hold less than the other.
+    // Without its members this client would hold less than the other one.
     mqtt_clients(&mut server, 1, 3_000);
     let heavy = 0;
     let other = incomplete_post(&mut server, 200 << 10);
@@ -262,7 +262,7 @@ fn connections_bytes_are_counted_only_while_memory_is_short() {
     settings.limits.memory_bytes = LIMIT;
     let world = support::world(settings, 1, 1);
     let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
-    // A shard that holds little ignores how much others hold.
+    // A shard that holds little takes no account of how much other shards hold. This upload makes it hold enough.
     incomplete_post(&mut server, 400 << 10);
     let path = format!("/sub/{TOPIC}");
     let account = &world.admission.account;

@@ -1,6 +1,7 @@
-//! Random worlds of nodes that tell each other who is present: real shards with event streams, cuts, deaths and reloads of pages. Every node ends at the
-//! true members, and a watcher sees no leave of a user who comes back in time. The endpoint of a webhook ends at the true members too, although the node that
-//! tells it may die with changes that were not answered. Faults that are planted into what the nodes and the endpoint hear must be noticed.
+//! Random runs of nodes that exchange presence: real shards with event streams, cut connections, dead nodes and reloaded pages. In the end every node must
+//! list the true members, and no watcher may have seen a leave of a user who came back in time. The endpoint of a webhook must also end with the true
+//! members, although the node that sends to it may die with unanswered changes. The test must notice faults that are planted into the messages to nodes and
+//! to the endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,45 +20,45 @@ const TOPICS: usize = 3;
 const USERS: usize = 6;
 const STEPS: usize = 80;
 const LEAVE_S: u32 = 8;
-/// The log says so many seconds after a node has died, or was cut off, that it is dead.
+/// The log declares a node dead when it has been dead or cut off for this many seconds.
 const DEAD_AFTER_S: u32 = 3;
 
-/// What goes wrong on purpose.
+/// A planted fault.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    /// Homes are not told that a node has died.
+    /// The homes (the parts of shards that keep topics) do not learn that a node has died.
     MemberOfDeadNodeStays,
-    /// The changes of an answer come in the wrong order.
+    /// The changes in an answer are in the wrong order.
     LeaveBeforeJoin,
-    /// A member leaves at other nodes as soon as its connection breaks.
+    /// Other nodes see a leave as soon as a member's connection breaks.
     LeaveWithoutDelay,
-    /// The next node that tells the endpoint of the webhook tells only what changes from then on.
+    /// The next node that sends to the webhook's endpoint sends only later changes, and not all members first.
     WebhookLostAtCrash,
 }
 
-/// The endpoint of a webhook, and the node that tells it: the steward in a real cluster.
+/// The endpoint of a webhook, and the node that sends to it (in a real cluster the steward).
 #[derive(Default)]
 struct Endpoint {
     /// The writer number of the node.
     sender: u64,
     /// The number of the node's stream.
     stream: u64,
-    /// The changes that the node has taken from its homes, and that the endpoint has not answered. They are lost with the node.
+    /// Changes that the node has taken from its homes and the endpoint has not answered. They are lost if the node dies.
     unanswered: Vec<MemberChange>,
-    /// The users of the members, by topic and number of the member.
+    /// The user of each member, by topic and member number.
     members: BTreeMap<(Vec<u8>, u64), String>,
 }
 
 impl Endpoint {
-    /// The endpoint answers.
+    /// The endpoint applies and answers the changes.
     fn answer(&mut self) -> Result<(), String> {
         for change in self.unanswered.drain(..) {
             let key = (change.topic.to_vec(), change.id);
             let user = String::from_utf8_lossy(&change.user).into_owned();
             let is_new = match change.joins {
                 true => self.members.insert(key, user).is_none(),
-                // The last leave of a user is told although the stream may not know the member.
+                // The node sends a user's last leave even if the stream may not contain the member.
                 false => self.members.remove(&key).is_some() || change.is_of_user,
             };
             if !is_new {
@@ -67,7 +68,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The users of a topic.
+    /// The users of a topic's members.
     fn users(&self, topic: usize) -> Vec<String> {
         let name = self::topic(topic).into_bytes();
         let members = self.members.iter().filter(|((topic, _), _)| *topic == name);
@@ -83,16 +84,16 @@ struct Node {
     others: BTreeMap<u64, PolledNode>,
     /// The watcher's connection for each topic, and the users that it knows, by id.
     watchers: Vec<(usize, BTreeMap<String, String>)>,
-    /// The second in which it was cut off, or its process was killed.
+    /// The second in which the node was cut off or killed.
     gone_s: Option<u32>,
     is_killed: bool,
 }
 
 #[derive(Clone, Default)]
 struct User {
-    /// The node and the connection.
+    /// The node to which the user is connected, and the connection.
     at: Option<(usize, usize)>,
-    /// The second in which the last connection broke.
+    /// The second in which the user's last connection broke.
     left_s: u32,
 }
 
@@ -166,7 +167,7 @@ impl Node {
         }
     }
 
-    /// The next changes of a stream for the endpoint, at all homes. The first call of a stream `begins` it.
+    /// Takes the next changes of a stream for the endpoint from all homes. The first call for a stream has `begins` set.
     fn take_changes(&mut self, homes: ShardId, number: u64, begins: bool) -> Vec<MemberChange> {
         let mut changes = Vec::new();
         for home in 0..homes {
@@ -250,7 +251,8 @@ impl Nodes {
         since_s.is_some_and(|since_s| self.s >= since_s + DEAD_AFTER_S)
     }
 
-    /// Lets the node that tells the endpoint send its changes, unless it is cut off. If the node is dead, another one tells from now on: all members, and then the changes.
+    /// The node that sends to the endpoint sends its changes, unless it is cut off. If it is dead, another node takes its place: it sends all members, and
+    /// then the changes.
     fn tell_endpoint(&mut self, is_answered: bool) -> Result<(), String> {
         let homes = self.world.homes;
         let is_sender = |at: &usize| self.nodes[*at].writer == self.endpoint.sender;
@@ -372,7 +374,7 @@ impl Nodes {
         self.nodes[from].others.insert(writer, polled);
     }
 
-    /// What an answer says with the planted fault.
+    /// Applies the planted fault to the changes of an answer.
     fn with_fault(&self, changes: PeerChanges) -> PeerChanges {
         let mut all: Vec<PeerChange<'_>> = changes.iter().collect();
         if self.fault == Fault::LeaveBeforeJoin {
@@ -396,7 +398,7 @@ impl Nodes {
         out
     }
 
-    /// Reads what the watchers of a node have got, and checks it.
+    /// Reads the events that a node's watchers have received, and checks them.
     fn tell(&mut self, at: usize) -> Result<(), String> {
         let node = &mut self.nodes[at];
         node.server.settle();
@@ -476,7 +478,7 @@ impl Nodes {
         let is_here = self.users[user].at.is_some();
         match self.random(16) {
             0..4 => self.second()?,
-            // The user comes for the first time or in time, or long after its leave.
+            // The user connects for the first time, soon enough after the last connection broke, or long after the leave.
             4..8 if !is_here && !(LEAVE_S / 2..=3 * LEAVE_S).contains(&away_s) => self.join(user),
             8..10 => self.cut_user(user),
             10..13 if is_here => {
@@ -484,7 +486,7 @@ impl Nodes {
                 self.join(user);
             }
             13 if self.nodes.iter().all(|node| node.gone_s.is_none()) => {
-                // What only this node has heard would be lost with it.
+                // Otherwise the changes that only this node knows would be lost.
                 self.poll_all()?;
                 self.lose(at);
             }
@@ -507,7 +509,7 @@ impl Nodes {
         }
     }
 
-    /// Heals a node that is cut off, or starts another process in place of one that the log knows as dead.
+    /// Reconnects a node that is cut off, or replaces a node that the log has declared dead by a new process.
     fn bring_back(&mut self, at: usize) -> Result<(), String> {
         let is_dead = self.is_dead(at);
         if self.nodes[at].gone_s.is_none() || self.nodes[at].is_killed && !is_dead {
@@ -564,7 +566,7 @@ fn run(seed: u64, fault: Fault) -> Result<(), String> {
     for _ in 0..STEPS {
         nodes.step()?;
     }
-    // First, nodes that are cut off come back; then also those whose process was killed.
+    // First the nodes that are cut off come back, and then the killed ones, too.
     for brings_back_killed in [false, true] {
         for at in 0..nodes.nodes.len() {
             if brings_back_killed || !nodes.nodes[at].is_killed {

@@ -34,7 +34,7 @@ fn world_with_memory(memory_bytes: usize) -> Arc<World> {
     support::partitioned(settings, 1, 1, 4)
 }
 
-/// The same server in its next process, after a planned restart.
+/// Restarts the server as planned. Returns the next process, which starts from the state of this one.
 fn restarted(server: &mut TestServer, change: impl FnOnce(Restored) -> Restored) -> TestServer {
     restarted_in(new_world(), server, change)
 }
@@ -96,12 +96,12 @@ fn messages(server: &mut TestServer, topic: &str) -> String {
     count.unwrap_or("no such topic").to_string()
 }
 
-/// A client connects. Returns whether the server has its session.
+/// Connects a client. Returns whether the server has its session.
 fn connect(server: &mut TestServer) -> (usize, bool) {
     connect_as(server, "client", b"")
 }
 
-/// A client connects, with a will that comes much later.
+/// Connects a client with a will that is due much later.
 fn connect_as(server: &mut TestServer, client_id: &str, will: &[u8]) -> (usize, bool) {
     let mut delayed = PropertyWriter::new();
     delayed.will_delay_interval_s(3600);
@@ -140,7 +140,7 @@ fn connect_as(server: &mut TestServer, client_id: &str, will: &[u8]) -> (usize, 
     }
 }
 
-/// A server with an absent session, for which it keeps messages because of the session's own subscription and of a group.
+/// A server with an absent session. The server keeps messages for the session's own subscription and for a group.
 fn served() -> TestServer {
     let mut server = TestServer::new(&new_world(), TurnLimits::default(), NOW);
     let (conn, present) = connect(&mut server);
@@ -197,7 +197,8 @@ fn local_state_is_restored_after_a_planned_restart() {
     assert!(connect(&mut after).1, "its session is there");
 }
 
-/// If they were recorded later, a crash in the first seconds of a server that records sessions, after one that did not, would lose what the group has not delivered.
+/// The server before did not record sessions, and this one does. If this one recorded the positions later, a crash in its first seconds would lose the
+/// messages that the group has not delivered.
 #[test]
 fn positions_of_restored_groups_are_recorded_in_the_first_second() {
     let mut server = served();
@@ -291,7 +292,7 @@ fn checkpoint_with_a_field_that_no_client_may_send_is_refused() {
         (b"some-key", b"some\0key"),
         (b"kept/a", b"kept/\n"),
         (b"kept/a", b"kept/#"),
-        // The properties, and the stored frame: with another opcode, or with a payload longer than the frame.
+        // The properties, and the stored frame: with another opcode, or with a length beyond its end.
         (b"\x26\0\x04name", b"\x26\0\x44name"),
         (b"\x26\0\x04name", b"\x25\0\x04name"),
         (b"\x81\x02hi", b"\x01\x02hi"),
@@ -314,7 +315,7 @@ fn checkpoint_with_a_field_that_no_client_may_send_is_refused() {
     }
 }
 
-/// The next process may have a lower limit.
+/// The next process may have a lower memory limit.
 #[test]
 fn restored_sessions_beyond_the_memory_limit_are_evicted_at_the_start() {
     const COUNT: u32 = 100;

@@ -1,4 +1,4 @@
-//! Tests connections that end because memory for received bytes is short: which ones end, and with which answer.
+//! Tests which connections the server ends when memory for received bytes is short, and with which answer.
 
 use crore_broker::settings::Settings;
 use crore_broker::{TurnLimits, World};
@@ -16,7 +16,7 @@ fn world() -> Arc<World> {
     support::world(settings, 1, 1)
 }
 
-/// A masked frame of a client. The mask is zero, so the payload is readable.
+/// A masked frame of a client. A mask of zeros leaves the payload unchanged.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).expect("a short frame");
     let mut frame = vec![0x80 | opcode];
@@ -46,7 +46,7 @@ fn client_that_ends_for_room_gets_no_bytes_of_the_client_that_needs_it() {
         b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n",
     );
-    // The beginning of a PUBLISH of a megabyte before any CONNECT is read only when it is whole.
+    // The first bytes of a PUBLISH of a megabyte, without a CONNECT before it. The server parses it only when it is complete.
     server.send(device, frame(2, &[0x10, 0x80, 0x80, 0x40]));
     let mut sent = 0;
     while server.is_open(large) && sent < 4 << 20 {
@@ -62,7 +62,7 @@ fn client_that_ends_for_room_gets_no_bytes_of_the_client_that_needs_it() {
     assert!(!told.contains("PONG"), "{told}");
 }
 
-/// A server with the memory for some seven of the bodies of `begin_upload`.
+/// A server with memory for about seven bodies of `begin_upload`.
 fn small_server() -> TestServer {
     let mut settings = Settings::default();
     settings.limits.memory_bytes = 512 << 10;
@@ -74,7 +74,7 @@ fn head(length: usize) -> String {
     format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n")
 }
 
-/// Sends the beginning of a request, all but 100 bytes of its body.
+/// Sends a request without the last 100 bytes of its body.
 fn begin_upload(server: &mut TestServer, is_in_one_piece: bool) {
     let conn = server.open(0);
     let body = "x".repeat(64_900);
@@ -89,8 +89,8 @@ fn begin_upload(server: &mut TestServer, is_in_one_piece: bool) {
     server.flush(0);
 }
 
-/// Begins a small publish between uploads of the same address, which need more memory than there is. Returns its answer. `before_rest` happens before the
-/// rest of the publish comes.
+/// Begins a small publish between uploads of the same address that need more memory than there is. Calls `before_rest` before the rest of the publish
+/// arrives. Returns the answer.
 fn answer_beside_uploads(before_rest: impl Fn(&mut TestServer)) -> String {
     let mut server = small_server();
     for _ in 0..8 {

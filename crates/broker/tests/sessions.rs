@@ -433,8 +433,8 @@ fn clients_with_one_id_are_limited_to_some_takeovers_a_second() {
     assert!(fight(&mut pair, 1) == 1, "a second has passed");
 }
 
-/// The topic's home sends messages for a filter before it knows a second subscription of the client, to the topic itself. These messages
-/// are still on their way when the second one begins behind them.
+/// The topic's home sends messages for a filter before it learns of the client's second subscription, to the topic itself. These messages are still in
+/// flight when the second subscription begins.
 #[test]
 fn second_subscription_does_not_skip_messages_in_flight_for_a_filter() {
     let mut settings = Settings::default();
@@ -513,9 +513,9 @@ fn new_filter_does_not_repeat_a_message_of_a_live_subscription() {
     }
 }
 
-/// Two new filters in one SUBSCRIBE read retained messages, page by page, while the client gets messages by a filter that is live. Each
-/// message comes once, in whatever order the shards work, and whatever places the subscriptions have in the client's list: a new one gets
-/// the place of one that has ended.
+/// Two new filters in one SUBSCRIBE read retained messages page by page, while the client gets messages by an existing filter. Each message must arrive
+/// once, in whatever order the shards work, and whatever places the subscriptions have in the client's list. (A new subscription takes the place of one
+/// that has ended.)
 #[test]
 fn two_new_filters_do_not_repeat_messages_of_a_live_filter() {
     for seed in 0..150_u64 {

@@ -1,5 +1,5 @@
-//! Tests shadows. A shadow is a copy of a home (the part of a shard that keeps topics and sessions); it writes checkpoints of the home's
-//! state while the home serves clients. The checkpoints must be right, whatever the home has dropped meanwhile.
+//! Tests shadows. A shadow is a copy of a home (the part of a shard that keeps topics and sessions). It writes checkpoints of the home's state while the
+//! home serves clients. The checkpoints must be correct, whatever the home has dropped meanwhile.
 
 use std::sync::Arc;
 
@@ -192,7 +192,7 @@ impl TestServer {
         self.checkpoint_with(&head);
     }
 
-    /// Makes checkpoints that keep the head of the last ones, as if their documents were replaced in place.
+    /// Makes checkpoints that keep the head of the previous ones, as when documents are replaced in place.
     fn checkpoint_in_place(&mut self) {
         let head = Head::read(&self.base[0][0]).expect("a head");
         self.checkpoint_with(&head);
@@ -258,7 +258,7 @@ impl TestServer {
         self.server = support::TestServer::from_shards(vec![shard], self.server.now);
     }
 
-    /// Lets time pass for the server, and commits what it writes in the first second and in the last one.
+    /// Lets time pass for the server. Commits what the server writes in the first and in the last second.
     fn wait_s(&mut self, seconds: u32) {
         for seconds in [1, seconds - 1] {
             self.server.advance_and_tick_s(seconds);
@@ -360,7 +360,7 @@ fn topics_forgotten_by_the_home_leave_the_checkpoints() {
         server.killed();
         assert!(server.read("kept", "oldest").contains("for good"));
         assert!(server.retained("short/state").contains("a state"));
-        // The position is older than what the home remembers of the topics in that hash slot, so a gap is told.
+        // The position is older than what the home remembers of the topics in that hash slot, so the reader gets a gap.
         assert!(server.read("short/7", &position).contains(GAP_EVENT));
     }
 }
@@ -431,7 +431,7 @@ fn superseded_and_expired_messages_are_no_gap() {
     let positions = ["latest/a", "a"].map(|topic| position(&server.read(topic, "oldest")));
     for n in 9..12 {
         server.checkpoint();
-        // The home is ahead of the checkpoints when it is asked next.
+        // At the next request the home is ahead of the checkpoints.
         server.post("latest/a", "", &format!("value {n}"));
         server.post("a", "", &format!("message {n}"));
         server.pass_s(20);
@@ -514,7 +514,7 @@ fn home_that_is_behind_reports_no_floors() {
     );
 }
 
-/// The first turn (run of the event loop) after a start follows the whole log, and must not remove more topics than any other turn.
+/// The first turn (run of the event loop) after a start replays the whole log. It must not remove more topics than other turns.
 #[test]
 fn first_turn_after_a_start_removes_no_more_topics_than_another() {
     const TOPICS: u64 = 40;
@@ -566,7 +566,7 @@ fn expiry_of_a_session_counts_from_the_first_start_after_its_connection() {
             server.wait_s(last_s);
             let present = server.connects().1[2] == 1;
             assert_eq!(present, is_present, "{n} {last_s}");
-            // The connection is in the log behind the start.
+            // The record of the connection is in the log behind the record of the start.
             server.killed();
             server.wait_s(EXPIRY_S - 10);
             assert_eq!(server.connects().1[2], 1, "{n} {last_s}");

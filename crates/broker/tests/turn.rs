@@ -77,8 +77,8 @@ fn request(server: &mut TestServer, conn: usize, line: &str) -> u64 {
     server.shards[0].steps() - before
 }
 
-/// A client that seeks in a long log, or deletes it, hardly affects others. A seek uses marks in the log, and deleted messages are removed
-/// over several turns.
+/// A client that seeks in a long log, or deletes it, must hardly delay others. A seek uses marks in the log, and deleted messages are removed over several
+/// turns.
 #[test]
 fn seek_and_delete_in_a_long_log_take_bounded_steps() {
     const COUNT: usize = 20_000;

@@ -44,7 +44,7 @@ fn open(path: &Path) -> Result<Log<Directory>, ScanError> {
     Ok(Log::open(directory, OPTIONS, IDENTITY, |_| ())?.0)
 }
 
-/// The batches of the log in a directory, and the number of its losses.
+/// The batches in the log of a directory, and the number of losses.
 fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
     let directory = Directory::read_only(path).expect("a directory");
     let mut batches = Vec::new();
@@ -197,7 +197,7 @@ fn full_file_system_stops_the_log_until_space_is_free() {
     let first: Vec<Vec<u8>> = answered.iter().take(20).collect();
     assert_eq!(first.len(), 20);
     fs::remove_file(&filler).expect("it is there");
-    // The batches that fit now are committed. The rest waits, and is never acknowledged.
+    // The batches for which there is room now are committed. The rest waits, and is never acknowledged.
     let second: Vec<Vec<u8>> = answered.iter().take(20).collect();
     let numbers = first.iter().chain(&second).map(|batch| batch[0]);
     assert!(numbers.eq(0..40));
@@ -252,7 +252,7 @@ fn full_log_reports_it_and_continues_when_segments_are_removed() {
     assert!(said.iter().eq([true, false].repeat(3)));
 }
 
-/// While a log reports that it is full, clients send nothing that would wake its thread.
+/// While a log reports that it is full, no client sends anything that would wake its thread.
 #[test]
 fn log_filled_by_a_long_batch_continues_by_itself_when_there_is_room() {
     let scratch = TestDirectory::new("long");
@@ -305,7 +305,7 @@ fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
         becomes(is_full);
         engine.append_all([vec![1; 1000]]);
         assert_eq!(answered.recv(), Ok(1));
-        // The spare files exist, so the segment can be sealed, and a checkpoint can replace the deleted data in it.
+        // The spare files exist. So the log can seal the segment, and a checkpoint can replace the deleted data in it.
         let segment = engine.end().segment;
         assert!(engine.seal());
         assert_eq!(engine.end().segment, segment + 1);

@@ -1,5 +1,5 @@
-//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement takes a batch off the list of batches in flight; a
-//! negative one is also reported. An acknowledgement does not prove that the batch is in the log: only reading the log shows that.
+//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement removes a batch from the batches in flight; a negative one is
+//! also reported. An acknowledgement does not prove that the batch is in the log: only reading the log shows that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::log_state::LogState;
 use crate::settings::Settings;
 
-/// How long a batch without an acknowledgement counts as in flight. This is shorter than the time after which the writer appends the batch
-/// again. Otherwise the repeat would be taken for a batch in flight, and skipped.
+/// How long a batch without an acknowledgement counts as in flight. This must be shorter than the time after which the writer appends the batch again.
+/// Otherwise the second append would be skipped, because the batch would still count as in flight.
 const ACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long the NATS client may delay a publish while it connects, and the pause after a failed subscribe.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);

@@ -76,9 +76,8 @@ impl Connection {
         self.client.max_payload()
     }
 
-    /// Creates the identity of the cluster if this is the first node: then it is `wanted`. Otherwise reads the identity that the first node
-    /// created. If `wanted` has 0 partitions, any number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS). `newest_format` is
-    /// the newest format that this version reads.
+    /// Reads the identity of the cluster. If this is the first node, creates the identity `wanted`. If `wanted` has 0 partitions, any number of partitions
+    /// fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS). `newest_format` is the newest format that this version reads.
     ///
     /// # Errors
     /// If the identity cannot be read, or does not fit this node.
@@ -96,7 +95,7 @@ impl Connection {
         Ok(identity)
     }
 
-    /// Begins a new epoch after this one, because the log has lost batches. Does nothing if another node has already begun one.
+    /// Begins a new epoch after this one, because the log has lost batches. Does nothing if another node has already done so.
     ///
     /// # Errors
     /// If the identity cannot be changed.
@@ -185,7 +184,7 @@ impl Connection {
         Ok(table)
     }
 
-    /// Runs a step, and repeats it while it fails and may still succeed.
+    /// Runs a step. Repeats it as long as it fails and may still succeed.
     fn block_on<T>(&self, step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
         self.driver.block_on(retry(self.settings.patience, step))
     }

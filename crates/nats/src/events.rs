@@ -1,4 +1,4 @@
-//! The events that the log reports, and the listener that gets them.
+//! The events that the log reports, and the listener that receives them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub enum LogEvent {
         sequence: u64,
         /// When NATS stored the batch, in seconds since 1970, by the clock of NATS. So it is the same for all nodes.
         unix_s: u32,
-        /// The batch.
+        /// The bytes of the batch.
         bytes: Bytes,
     },
     /// The batches with these sequences are lost: they will never be delivered.
@@ -27,7 +27,7 @@ pub enum LogEvent {
         /// The last sequence.
         to: u64,
     },
-    /// Everything that the log of this partition had at the start was read.
+    /// This node has read everything that the log of this partition had at the start.
     CaughtUp {
         /// The partition.
         partition: u16,
@@ -38,12 +38,12 @@ pub enum LogEvent {
     /// This process cannot read the log any further and must end. Either the log has lost batches that were already read, so a new epoch
     /// begins, or the log has a format that this version cannot read.
     Ended {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// Gets the events. Its functions are called on the thread of the log.
+/// Receives the events. The log calls it on its own thread.
 pub trait Listener: Send + Sync + 'static {
     /// Handles an event.
     fn on_event(&self, event: LogEvent);

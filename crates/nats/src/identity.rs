@@ -18,7 +18,7 @@ const STREAMS_KEY: &str = "streams";
 /// The identity of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterIdentity {
-    /// A random number, drawn by the first node. The metadata of the streams has it too.
+    /// A random number, drawn by the first node. The metadata of the streams contains it, too.
     pub id: u64,
     /// The epoch of the logs. It changes when a log has lost batches that were already delivered to clients.
     pub epoch: u32,
@@ -26,7 +26,7 @@ pub struct ClusterIdentity {
     pub seed: u64,
     /// Number of partitions.
     pub partitions: u16,
-    /// The format in which all nodes write. It stays as it is even after all nodes are updated, until the operator raises it. A node that runs then ends.
+    /// The format in which all nodes write. Only the operator raises it, after all nodes are updated. When it changes, a running node ends.
     pub format: u32,
 }
 
@@ -62,12 +62,12 @@ pub(crate) async fn open_or_create_bucket(
     created.map_err(|error| refusal(&format!("bucket {bucket}"), settings, &error))
 }
 
-/// The default number of partitions of a new cluster. NATS limits the number of batches a second, and not their size; few partitions make few
-/// large batches. But each partition is a stream that one NATS server leads, so fewer partitions than servers would leave servers idle.
+/// The default number of partitions of a new cluster. NATS limits the number of batches a second, and not their size, so few partitions with large batches
+/// are fast. But each partition is a stream that one NATS server leads, so with fewer partitions than servers some servers would be idle.
 pub const PARTITIONS: u16 = 4;
 
-/// Reads the identity of the cluster; the first node writes `wanted` as the identity. Fails if the number of partitions does not fit `wanted`, or the format
-/// is newer than `newest_format`. With 0 partitions in `wanted` every number fits, and a new cluster gets [`PARTITIONS`].
+/// Reads the identity of the cluster. The first node writes `wanted` as the identity. Fails if the number of partitions differs from that of `wanted`, or
+/// if the format is newer than `newest_format`. If `wanted` has 0 partitions, any number fits, and a new cluster gets [`PARTITIONS`].
 pub async fn read_or_create(
     context: &Context,
     settings: &Settings,
@@ -146,8 +146,8 @@ pub async fn record_streams_created(context: &Context, settings: &Settings) -> R
     })
 }
 
-/// Begins a new epoch in place of `epoch`, because the streams have lost messages that were already delivered to clients. Does nothing if
-/// another node has begun one before. Fails if another node does so at the same time.
+/// Begins a new epoch after `epoch`, because the streams have lost messages that were already delivered to clients. Does nothing if another node has done
+/// so before. Fails if another node does so at the same time.
 pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = open_or_create_bucket(context, settings).await?;
     let failed =
@@ -157,7 +157,7 @@ pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> 
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its identity is gone".to_string()))?;
-    // Edits the identity as JSON, so that fields which only another version knows are kept.
+    // Edits the identity as JSON, so that fields of other versions are kept.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {

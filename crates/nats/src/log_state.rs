@@ -14,8 +14,8 @@ use crate::events::{LogEvent, SharedListener};
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of remembered errors about missing permissions. A node needs fewer permissions than that.
 const DENIALS_MAX: usize = 32;
-/// One part in `NOTES_DIVISOR` of a stream is reserved for notes of nodes and for batches in flight. With a note a node shows that it is
-/// alive, or reports a death. When messages find no space, notes must still find some: without them no node would be chosen to free space.
+/// One part in `NOTES_DIVISOR` of a stream is reserved for notes of nodes and for batches in flight. With notes, nodes show that they are alive and report
+/// deaths of other nodes. Notes must find space when messages find none: without notes no node would be chosen to free space.
 const NOTES_DIVISOR: u64 = 4;
 /// If NATS has not reported a partition for this time, the state of the partition is unknown.
 const STALE_AFTER: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub struct PartitionStatus {
     pub bytes: u64,
     /// The size at which the stream accepts nothing more, in bytes; 0 means no limit.
     pub bytes_max: u64,
-    /// Whether the rest of the stream is reserved for notes of nodes.
+    /// Whether messages are refused, because the rest of the stream is reserved for notes of nodes.
     pub is_full: bool,
     /// Number of servers that store the partition and are up to date, including the leader. 0 if NATS has not answered for some seconds.
     pub replicas_current: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Partition {
     /// The next sequence to read.
     pub next: AtomicU64,
     pub has_caught_up: AtomicBool,
-    /// Whether the stream has another batch at a sequence that was read. Nothing is read then, until all nodes begin a new epoch.
+    /// Whether the stream has another batch at a sequence that was already read. If so, nothing more is read until all nodes begin a new epoch.
     pub has_gone_back: AtomicBool,
     /// When NATS last reported the partition or delivered a batch of it, in milliseconds since the start.
     contact_ms: AtomicU64,

@@ -60,7 +60,7 @@ impl Peers {
         }
     }
 
-    /// The messages that nodes send to all nodes, including those of this node. None if the connection has ended for good.
+    /// The messages that nodes, including this one, send to all nodes. `None` if the connection has ended for good.
     pub async fn broadcasts(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
         let broadcasts = self
             .client
@@ -70,7 +70,7 @@ impl Peers {
         Some(broadcasts.map(|message| message.payload))
     }
 
-    /// The questions that nodes ask all nodes, including those of this node.
+    /// The questions that nodes, including this one, ask all nodes.
     pub async fn questions(&self) -> Option<impl Stream<Item = Question> + use<>> {
         self.questions_at(self.question_subject.clone()).await
     }
@@ -94,7 +94,7 @@ impl Peers {
         Some(messages.map(question))
     }
 
-    /// Asks the node with this name. None if the node does not answer, or has not called `questions_to`.
+    /// Asks the node with this name. `None` if the node does not answer, or has not called `questions_to`.
     pub async fn ask_one(&self, node: &str, question: Vec<u8>) -> Option<Bytes> {
         if !self.is_connected() {
             return None;

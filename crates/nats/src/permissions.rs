@@ -1,9 +1,9 @@
-//! Checks the permissions that a node needs at NATS. All are tried at the start, so that a missing one is reported then, and not hours
-//! later when the first checkpoint is made.
+//! Checks the permissions that a node needs at NATS. It tries all of them at the start, so that a missing permission is reported then, and not hours later
+//! with the first checkpoint.
 //!
-//! Publishing to the subject of a stream is tried with a message that expects a stream of another name. No stream stores the message, but
-//! NATS answers after it has checked the permission. If the permission is missing, NATS does not answer, and reports an error on the
-//! connection ([`LogState::denials`]).
+//! To try a permission to publish to a stream's subject, the check sends a message that expects a stream of another name. No stream stores this message,
+//! but NATS answers after it has checked the permission. If the permission is missing, NATS does not answer, and reports an error on the connection
+//! ([`LogState::denials`]).
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ async fn may_publish(client: &Client, subject: String) -> bool {
     }
 }
 
-/// Asks a question to this node, as nodes ask each other, and answers it: this needs the permissions to publish and to subscribe.
+/// Asks this node a question, as nodes ask each other, and answers it. This needs the permissions to publish and to subscribe.
 async fn can_hear_itself(client: &Client, name: &str) -> bool {
     let inbox = client.new_inbox();
     let unique = inbox.rsplit('.').next().unwrap_or_default();

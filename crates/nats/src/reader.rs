@@ -1,7 +1,7 @@
 //! Reads a partition of the log: every batch once, in the order of the stream.
 //!
-//! Consumers are cheap, so none is repaired. When a message, a heartbeat or the connection is lost, a new consumer starts after the last
-//! batch read. Before that, the reader checks that the stream still has this batch. If it has another one there, the log has lost its end
+//! Consumers are cheap, so the reader never repairs one. When a message, a heartbeat or the connection is lost, it creates a new consumer that starts after
+//! the last batch read. Before that, it checks that the stream still has this batch. A different batch at that place means that the log has lost its end
 //! and has grown again.
 
 use std::sync::Arc;
@@ -142,8 +142,8 @@ impl Reader {
             .map_err(|error| failed(&error))?;
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
         if last + 1 < self.next() {
-            // Either a newly elected leader does not know the end yet, or the log has lost batches; the checks (`watch`) find the latter. A
-            // consumer that began now would deliver other batches when the stream has grown again.
+            // Either a newly elected leader does not know the end yet, or the log has lost batches, which the checks (`watch`) find. If a consumer were
+            // created now, it would deliver different batches once the stream has grown again.
             let last_read = self.next() - 1;
             return Err(format!(
                 "it ends with {last}, and {last_read} was read from it"

@@ -1,5 +1,4 @@
-//! The settings of the connection to NATS and of the streams. Also the connection options that are made from them, and the error texts that
-//! name them.
+//! The settings of the connection to NATS and of the streams, the connection options made from them, and the error texts that name them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +24,7 @@ pub struct Settings {
     pub history_bytes: u64,
     /// URLs of the monitoring ports of NATS servers, `http://host:8222`.
     pub monitoring: Vec<String>,
-    /// If more bytes than this are read and not yet applied, no more of the log is read.
+    /// The maximum number of bytes that are read and not yet applied. Above it, reading the log pauses.
     pub backlog_bytes_max: usize,
     /// How long a start waits for NATS servers that are starting or electing a leader.
     pub patience: Duration,

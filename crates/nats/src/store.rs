@@ -1,5 +1,5 @@
-//! Reads, writes and removes the checkpoints of a cluster, and purges its log. A checkpoint is an object in a bucket of NATS. It has the
-//! state of one partition of the log after all batches up to a sequence. The batches after that sequence are replayed from the log.
+//! Reads, writes and removes the checkpoints of a cluster, and purges its log. A checkpoint is an object in a NATS bucket. It contains the state of one
+//! partition after all batches up to a sequence. The later batches are replayed from the log.
 //!
 //! Invariants:
 //! * An object exists as a whole or not at all, and never changes.
@@ -100,8 +100,8 @@ impl Store {
                 .as_ref()
                 .map_or(partition.after, |it| it.sequence);
             if newest.is_some_and(|it| it.sequence > known) {
-                // Another node has made this checkpoint. It is unknown how many bytes this node has read after the checkpoint's last
-                // batch, so the count of these bytes begins again at zero.
+                // Another node has made this checkpoint. How many bytes this node has read since the checkpoint's last batch is unknown, so the count
+                // starts again at zero.
                 let read_bytes = partition.read_bytes.load(Relaxed);
                 partition.checkpoint_bytes.store(read_bytes, Relaxed);
             }
@@ -112,9 +112,8 @@ impl Store {
 
     /// All objects of the bucket, as its leader knows them.
     ///
-    /// The replica that returns a list may lag behind the leader. If the list lacked a checkpoint, a node would take the checkpoint for
-    /// lost, and remove its chunks because they seem to belong to no object. So the leader is asked which objects there are, and for
-    /// those that the list lacks.
+    /// The replica that returns a list may lag behind the leader. If the list lacked a checkpoint, the node would consider the checkpoint lost, and remove
+    /// its chunks as orphans. So the node asks the leader which objects exist, and reads those that the list lacks.
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
         let bucket = &self.0.bucket;
         self.wait_for("the list of checkpoints", async {
@@ -224,8 +223,8 @@ impl Store {
             .then(|| "the log has gone back since: it has another batch there".to_string()))
     }
 
-    /// How the newest checkpoints of the present epoch show that the log has lost batches; `None` if they do not show that. The log of such a
-    /// partition ends before the checkpoint's last batch, or has another batch at the same sequence.
+    /// The reason why the newest checkpoints of the present epoch prove that the log has lost batches; `None` if they do not. A log has lost batches if it
+    /// ends before a checkpoint's last batch, or has another batch at the same sequence.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -296,14 +295,14 @@ impl Store {
         Ok(Batches::new(self.0.driver.clone(), messages, sequences))
     }
 
-    /// How much of a partition this node has read: the sequence of the last batch, and the bytes of all batches.
+    /// How far this node has read a partition: the sequence of the last batch, and the bytes of all batches.
     pub fn read_progress(&self, partition: u16) -> (u64, u64) {
         let state = &self.0.log.partitions()[usize::from(partition)];
         let read_bytes = state.read_bytes.load(Relaxed);
         (state.next.load(Relaxed).saturating_sub(1), read_bytes)
     }
 
-    /// Records that this node has made a checkpoint of a partition. `read_bytes` is what [`Store::read_progress`] returned before.
+    /// Records that this node has made a checkpoint of a partition. `read_bytes` is the value from [`Store::read_progress`] before the checkpoint.
     pub fn record_checkpoint(&self, partition: u16, read_bytes: u64) {
         let state = &self.0.log.partitions()[usize::from(partition)];
         state.checkpoint_bytes.store(read_bytes, Relaxed);

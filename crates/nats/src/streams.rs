@@ -37,9 +37,9 @@ pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The key of the cluster's id in a stream's metadata.
 const CLUSTER_ID_KEY: &str = "crore.cluster";
 
-/// A stream accepts this many times its share of `history_bytes`, and nothing more, so that the streams do not fill the disk. When the
-/// batches exceed that share, the steward (the node that writes the partition's checkpoints) purges batches that checkpoints contain. NATS
-/// itself must not drop batches, since no checkpoint may contain them yet.
+/// A stream accepts this many times its share of `history_bytes`, so that the streams do not fill the disk. When the batches exceed the share, the steward
+/// (the node that writes the partition's checkpoints) purges batches that checkpoints contain. NATS itself must not drop batches: a checkpoint may not
+/// contain them yet.
 pub const MAX_BYTES_FACTOR: u64 = 2;
 /// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new batches must fit after
 /// it.

@@ -19,7 +19,8 @@ use tokio::time::{sleep, timeout};
 use crate::error::{Error, chain};
 use crate::identity::IDENTITY_KEY;
 
-/// The maximum number of rows, and the maximum size of a row in bytes. Limited, because everybody who may write to the bucket can add rows.
+/// The maximum number of rows. The next constant is the maximum size of a row, in bytes. Everybody who may write to the bucket can add rows, so both are
+/// limited.
 const ROWS_MAX: usize = 200_000;
 const ROW_BYTES_MAX: usize = 4 << 10;
 /// How long NATS may take to answer.

@@ -1,5 +1,5 @@
-//! Transfers of checkpoints: reads an object, writes an object, and reads the batches that follow a checkpoint. For threads that may block;
-//! every wait has a timeout.
+//! Transfers checkpoints: reads an object, writes an object, and reads the batches that follow a checkpoint. All calls may block, and every wait has a
+//! timeout.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -41,7 +41,7 @@ impl Read for Download {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let object = &mut self.object;
         let read = async { timeout(PROGRESS_TIMEOUT, object.read(into)).await };
-        // A timeout, because NATS sends nothing more of an object that is removed meanwhile.
+        // NATS sends nothing more of an object that is removed meanwhile, so the wait needs a timeout.
         self.driver
             .block_on(read)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))

@@ -21,10 +21,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of partitions that are queried at once.
 const QUERIES_AT_ONCE: usize = 32;
-/// If a reader lags and makes no progress in this many checks in a row, its consumer is replaced.
+/// If a reader lags and makes no progress in this many consecutive checks, its consumer is replaced.
 const STUCK_CHECKS_MAX: u32 = 3;
-/// If in this many checks in a row a stream ends before the last batch read, the log has lost batches. Fewer such checks are allowed,
-/// because a newly elected leader does not know the end of the stream at once.
+/// If a stream ends before the last batch read in this many consecutive checks, the log has lost batches. Fewer such checks are allowed, because a newly
+/// elected leader does not know the end of the stream at once.
 const SHORT_CHECKS_MAX: u32 = 10;
 
 /// How often the monitoring ports of NATS servers are asked.
@@ -90,7 +90,7 @@ pub async fn run_checks(
             continue;
         };
         if identity.format != log.format() {
-            // All nodes write in one format, so a node cannot go on with another one than at its start.
+            // All nodes write in one format, so a node cannot continue after the format has changed.
             let why = format!(
                 "its nodes write format {} now, and this node writes format {}",
                 identity.format,
@@ -154,7 +154,7 @@ fn check_partition(
         ));
     }
     if progress.short_checks == 1 {
-        // If the consumer survives the loss, it goes on when the stream has grown again. A new one begins only after a check.
+        // If the old consumer survived, it would continue when the stream has grown again. A new one begins only after a check.
         partition.restart.notify_one();
     }
     let is_stuck = last >= next && progress.previous_next == next && is_reading;

@@ -12,8 +12,7 @@ use crate::test_server::{TURNS_UNDER_WAY, keeping};
 
 /// Number of clients that send the same requests.
 const CLIENTS: usize = 16;
-/// Allowed growth of the heap for each client. In each of two shards, a list of 584 bytes may double. The growth of 1168 bytes
-/// is 73 bytes for each of 16 clients.
+/// The allowed growth of the heap for each client. In each of two shards a list of 584 bytes may double: 1168 bytes, or 73 bytes for each of 16 clients.
 const GROWTH_MAX_BYTES_PER_CLIENT: i64 = 80;
 /// A placeholder for the number of the client, which is also the name of its topic.
 const NUMBER_PLACEHOLDER: &[u8] = b"####";

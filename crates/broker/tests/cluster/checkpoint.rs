@@ -1,4 +1,4 @@
-//! Tests that a node which starts from checkpoints of the partitions has the same state as one that has read the whole log.
+//! Tests that a node which starts from checkpoints has the same state as a node that has read the whole log.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{Node, Nodes, PARTITIONS};
 type Document = Vec<Vec<u8>>;
 
 impl Nodes {
-    /// Makes checkpoints of all partitions: they contain the log up to this number of batches, based on the earlier checkpoints `former`.
+    /// Makes checkpoints of all partitions. They contain the log up to batch `batches.end`, and build on the checkpoints `former`.
     fn documents(&self, former: &[Document], batches: std::ops::Range<usize>) -> Vec<Document> {
         let of = crate::world(0);
         let shadows = Shadow::world(&of, of.epoch);
@@ -48,7 +48,7 @@ impl Nodes {
         (0..PARTITIONS).map(document).collect()
     }
 
-    /// Starts a node with these checkpoints, which contain this number of batches.
+    /// Starts a node from these checkpoints, which contain the first `contained` batches.
     fn join(&mut self, documents: &[Document], contained: usize) -> usize {
         let world: Arc<World> = crate::world(self.nodes.len());
         let shard = |id| {
@@ -139,7 +139,7 @@ fn node_started_from_checkpoints_equals_one_that_read_the_whole_log() {
     nodes.run(&[1, 2, joined]);
     let text = nodes.text(joined, again).to_lowercase();
     assert!(text.contains("idempotency-replayed"), "{text}");
-    // The dead node reconnects, too late for its batches in flight.
+    // The dead node reconnects, but its batches in flight are void by then.
     nodes.read_stored(&[0]);
     for _ in 0..3 {
         nodes.run_second();

@@ -95,7 +95,7 @@ impl Nodes {
         nodes
     }
 
-    /// Stores in the log the batches that these nodes have appended.
+    /// Stores the batches that these nodes have appended in the log.
     fn store(&mut self, indexes: &[usize]) {
         for n in indexes {
             self.nodes[*n].server.settle();
@@ -348,7 +348,7 @@ fn idempotency_key_counts_once_over_nodes_with_different_clocks() {
         body[offset..].lines().next().map(String::from)
     };
     assert_eq!(position(body(&nodes, 0)), position(body(&nodes, 1)));
-    // The retry counts within the window by the log's clock, and not after it.
+    // Within the window, by the log's clock, the server recognises the retry. After it, the retry is a new message.
     let window_s = Settings::default().publish.idempotency_window_s;
     for _ in 0..window_s - 2 {
         nodes.run_second();
@@ -457,14 +457,14 @@ fn node_that_wrote_its_own_death_also_writes_later_deaths() {
     for _ in 0..3 {
         nodes.run_second();
     }
-    // The second node is cut off. The others declare it dead in the first partition, and are lost before they write this into the others.
+    // The second node is cut off. The others declare it dead in the first partition, and die before they can write this into the other partitions.
     while nodes.states(0)[0].nodes.len() == 3 {
         nodes.nodes[1].server.advance_and_tick_s(1);
         nodes.nodes[1].server.settle();
         nodes.run_second_at(&[0, 2]);
     }
     assert_eq!(nodes.stewards(0), [Some(1000); 4]);
-    // It reads this when it reconnects, and writes it into the other partitions. Later it finds the others dead.
+    // The second node reads its own death when it reconnects, and writes it into the other partitions. Later it declares the others dead.
     for _ in 0..15 {
         nodes.run_second_at(&[1]);
     }

@@ -38,7 +38,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
     conn
 }
 
-/// Passes each packet that a client has received to `see`.
+/// Calls `see` with each packet that a client has received.
 fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
     let received = std::mem::take(&mut nodes.nodes[0].server.socket(conn).received);
     let mut bytes = &received[..];
@@ -129,7 +129,8 @@ fn node_that_is_cut_off_disconnects_its_clients() {
     }
 }
 
-/// The session ends with its connection, so the client sends no second copy to this node that could be acknowledged while the first is in flight.
+/// The session ends with its connection. So the client does not send the publish again to this node, which could acknowledge the copy while the first is in
+/// flight.
 #[test]
 fn client_with_unanswered_publishes_is_disconnected_when_they_can_no_longer_take_effect() {
     for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {

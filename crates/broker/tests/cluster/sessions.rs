@@ -1,4 +1,4 @@
-//! Tests sessions of a cluster whose client goes to another node, before that node has read what the former one has written.
+//! Tests sessions in a cluster whose client moves to another node before that node has read what the former node wrote to the log.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ use crore_wire::mqtt::{
 use super::support::NOW;
 use super::{Nodes, PARTITIONS, world};
 
-/// The partition of the client's session. The topics of the tests are in others.
+/// The partition of the client's session. The topics of the tests are in other partitions.
 const SESSION_PARTITION: PartitionId = 0;
 const ID: PacketId = PacketId::new(5).expect("not 0");
 
@@ -42,14 +42,14 @@ fn nodes_with(count: usize, mut settings: Settings) -> Nodes {
     nodes
 }
 
-/// A connection of the client at a node.
+/// A client's connection to a node.
 struct Client {
     node: usize,
     conn: usize,
 }
 
 impl Client {
-    /// Connects, and goes on with the session.
+    /// Connects, and resumes the session.
     fn connect(nodes: &mut Nodes, node: usize) -> Client {
         Client::connect_with(nodes, node, None)
     }
@@ -128,7 +128,7 @@ impl Client {
         self.send(nodes, |out| encode::pubrel(out, Version::V5, &ack));
     }
 
-    /// The packets that it has received since the last call.
+    /// The packets that the client has received since the last call.
     fn received(&self, nodes: &mut Nodes) -> Vec<String> {
         let server = &mut nodes.nodes[self.node].server;
         let received = std::mem::take(&mut server.socket(self.conn).received);
@@ -297,10 +297,10 @@ fn client_with_many_wills_may_not_connect_with_another_while_memory_is_short() {
 #[test]
 fn qos_2_keys_are_charged_to_their_publisher_at_all_nodes_until_their_release() {
     let mut settings = Settings::default();
-    // With a limit, bytes are counted by party.
+    // The server counts bytes by party (address or user) only if there is a limit.
     settings.limits.memory_bytes = 64 << 20;
     let mut nodes = nodes_with(2, settings);
-    // Keys are released by the clock, which a node keeps close to that of the log.
+    // The keys expire by the node's clock, which a real node keeps close to the log's clock.
     nodes.nodes[1].server.now = nodes.nodes[0].server.now;
     let topic = name_in(1, "topic");
     let charged = |nodes: &Nodes| {
@@ -316,14 +316,14 @@ fn qos_2_keys_are_charged_to_their_publisher_at_all_nodes_until_their_release() 
     for id in (1..=1000).filter_map(PacketId::new) {
         client.publish_as(&mut nodes, id, &topic, "data");
     }
-    // A key has 48 bytes. The keys of at most 64 messages are not recorded.
+    // A key takes 48 bytes. The keys of up to 64 messages may not be recorded yet.
     let keys = 900 * 48;
     let grown = |nodes: &Nodes| -> Vec<bool> {
         let now = charged(nodes).into_iter().zip(&before);
         now.map(|(now, before)| now >= before + keys).collect()
     };
     assert_eq!(grown(&nodes), [true, true], "while it is connected");
-    // The keys stay for a minute after the end of the session.
+    // The server keeps the keys for a minute after the session has ended.
     Client::connect_with(&mut nodes, 1, Some(b"gone"));
     assert_eq!(grown(&nodes), [true, true], "after its end");
 }
@@ -340,7 +340,7 @@ fn messages_kept_over_an_interruption_are_dropped_after_the_catch_up() {
         (0..102).for_each(|_| _ = nodes.post(0, topic, "one"));
     }
     nodes.run(&[0]);
-    // Node 1 stood still meanwhile.
+    // Node 1 did nothing meanwhile.
     nodes.nodes[1].server.advance_and_tick_s(4);
     nodes.run(&[0, 1]);
     nodes.run_second();
@@ -361,7 +361,7 @@ fn refused_wills_of_a_dead_node_are_published_later_and_once() {
     let mut nodes = nodes_with(2, settings);
     nodes.nodes[1].server.now = nodes.nodes[0].server.now;
     let reader = nodes.events(1, "sub?filter=wills/%2B", "");
-    // Some clients come back at the other node before the death of theirs is known.
+    // Some clients reconnect at the other node before that node knows that their node is dead.
     let ids: Vec<String> = (0..20).map(|n| format!("client{n}")).collect();
     for id in &ids {
         let topic = format!("wills/{id}");
@@ -379,7 +379,7 @@ fn refused_wills_of_a_dead_node_are_published_later_and_once() {
     assert_eq!(published, ["gone"]);
 }
 
-/// Otherwise clients that connect again and again would use up the room that nodes need to say that they live.
+/// Otherwise clients that connect again and again would use up the room for the notes with which nodes show that they are alive.
 #[test]
 fn full_log_refuses_new_sessions_and_gives_each_client_a_part_of_the_room_for_existing_ones() {
     let mut nodes = nodes(2);

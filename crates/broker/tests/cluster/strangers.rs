@@ -96,7 +96,7 @@ fn attributes(properties: &[u8]) -> Vec<u8> {
     [&7u64.to_le_bytes(), properties].concat()
 }
 
-/// Batches that no node writes. Each has a name for its fault.
+/// Batches that no node writes. Each has the name of its fault.
 fn bad_batches() -> Vec<(&'static str, Vec<u8>)> {
     let long = vec![b'x'; 1_001];
     let short = &7u32.to_le_bytes()[..];

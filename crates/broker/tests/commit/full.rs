@@ -1,5 +1,4 @@
-//! Tests an engine (the writer of the log) whose disk is full: publishes are refused before they are admitted, and everything else
-//! continues.
+//! Tests an engine (the writer of the log) whose disk is full: new publishes are refused, and everything else continues.
 
 use std::net::IpAddr;
 
@@ -11,7 +10,7 @@ use crore_wire::mqtt::{
 
 use super::{TestServer, message, near_and_far, subscribe};
 
-/// If the copy were refused, the publisher would believe that its message, which is in the log, was refused.
+/// If the server refused the copy, the publisher would believe that its message is not in the log, although it is.
 #[test]
 fn copy_of_a_message_in_the_log_is_recognised_while_the_disk_is_full() {
     for topic in near_and_far() {
@@ -40,7 +39,7 @@ fn publishes_are_refused_while_the_disk_is_full() {
         let before = server.post(&topic, "before");
         server.settle();
         world.admission.set_disk_full(true);
-        // This publish was admitted before the disk was full.
+        // The server admitted this publish before the disk was full.
         server.commit();
         assert_eq!(server.statuses(before), [201]);
         assert!(server.text(subscriber).contains("before"));
@@ -153,7 +152,7 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         server.commit();
         assert_eq!(server.statuses(waits), [201]);
         assert_eq!(server.told(client), ["puback Success"]);
-        // This time the checkpoint does not make room.
+        // This time the checkpoint makes no room.
         full(true, &server);
         let waits = server.post(&topic, "refused");
         server
@@ -196,7 +195,7 @@ fn full_disk_refuses_new_sessions_and_existing_ones_continue() {
         connect(&mut server, "new", 600),
         ["connack Quota exceeded false"]
     );
-    // It has no record.
+    // This session has no record, because it expires with its connection.
     assert_eq!(connect(&mut server, "short", 0), ["connack Success false"]);
     assert_eq!(connect(&mut server, "away", 600), ["connack Success true"]);
     server.0.send(here, subscribe("t"));
@@ -206,7 +205,8 @@ fn full_disk_refuses_new_sessions_and_existing_ones_continue() {
     assert_eq!(connect(&mut server, "new", 600), ["connack Success false"]);
 }
 
-/// Without such parts, one client that connects or subscribes again and again would use up the room for the records of all sessions.
+/// Each client has a share of the room for records. Without shares, one client that connects or subscribes again and again would use up the room for all
+/// sessions.
 #[test]
 fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
@@ -231,7 +231,7 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
         server.commit();
         subscribed += 1;
     }
-    // The part has room for some records.
+    // The client's share has room for some records.
     assert!((5..100).contains(&subscribed), "{subscribed}");
     assert_eq!(server.told(here).pop().as_deref(), Some("Disconnect"));
     for (peer, client) in clients {
@@ -252,7 +252,7 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
 
 const NOTHING: [Option<u64>; 0] = [];
 
-/// Runs everything, and returns the offsets in the records of groups that were written meanwhile; `None` for groups that have ended.
+/// Runs everything. Returns the offsets in the group records that were written meanwhile; `None` for a group that has ended.
 fn recorded_positions(server: &mut TestServer) -> Vec<Option<u64>> {
     let mut offsets = Vec::new();
     server.settle();
@@ -271,7 +271,7 @@ fn recorded_positions(server: &mut TestServer) -> Vec<Option<u64>> {
     offsets
 }
 
-/// Otherwise a client without a durable session could fill the log with groups that no crash restores.
+/// Otherwise a client without a durable session could fill the log with groups that are not restored after a crash.
 #[test]
 fn group_has_records_from_its_first_member_with_a_durable_session_until_it_ends() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
@@ -314,13 +314,13 @@ fn full_disk_refuses_groups_that_would_be_recorded_and_lets_existing_ones_go_on(
     assert_eq!(joins(&mut server, durable[0], "new"), (refused, 0));
     assert_eq!(joins(&mut server, durable[1], "old"), (granted, 0));
     assert_eq!(joins(&mut server, short, "new"), (granted, 0));
-    // With this member, the group would get records.
+    // With this member, the group would need records.
     assert_eq!(joins(&mut server, durable[0], "new"), (refused, 0));
     world.admission.set_disk_full(false);
     assert_eq!(joins(&mut server, durable[0], "new"), (granted, 4));
 }
 
-/// Runs so many seconds. Returns the offsets in the records of groups that were written meanwhile.
+/// Runs for this many seconds. Returns the offsets in the group records that were written meanwhile.
 fn recorded_positions_of_s(server: &mut TestServer, seconds: u32) -> Vec<Option<u64>> {
     let each = (0..seconds).flat_map(|_| {
         server.0.advance_and_tick_s(1);
@@ -329,7 +329,7 @@ fn recorded_positions_of_s(server: &mut TestServer, seconds: u32) -> Vec<Option<
     each.collect()
 }
 
-/// Otherwise members that acknowledge messages, and groups that end, would use up the room for the records of all sessions.
+/// Otherwise acknowledgements by members, and groups that end, would use up the room for the records of all sessions.
 #[test]
 fn full_disk_keeps_the_recorded_positions_of_groups_until_there_is_room() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);

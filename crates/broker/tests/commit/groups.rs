@@ -1,4 +1,4 @@
-//! Tests shared subscriptions over a slow engine (the writer of the log) that loses batches.
+//! Tests shared subscriptions with a slow engine (the writer of the log) that loses batches.
 
 use proptest::prelude::*;
 

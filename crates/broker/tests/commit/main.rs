@@ -53,7 +53,7 @@ impl TestServer {
         self.0.settle();
     }
 
-    /// Runs everything, and the engine commits all batches.
+    /// Runs everything, and lets the engine commit all batches.
     fn commit(&mut self) {
         self.commit_batches(|| true);
     }
@@ -70,7 +70,7 @@ impl TestServer {
         }
     }
 
-    /// The engine loses the batches that wait for it.
+    /// Makes the engine lose the batches that wait for it.
     fn lose(&mut self) {
         self.settle();
         self.0.commit_batches(|| false);
@@ -86,7 +86,7 @@ impl TestServer {
         self.0.io.iter().any(|io| !io.batches.is_empty())
     }
 
-    /// The engine loses all batches for so long that publishers are told "outcome unknown".
+    /// Makes the engine lose all batches until publishers get the answer "outcome unknown".
     fn be_silent(&mut self) {
         for _ in 0..6 {
             self.lose();
@@ -226,7 +226,7 @@ fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
     out
 }
 
-/// The `n`th topic whose home is at this one of two shards.
+/// The `n`th topic whose home is on this one of two shards.
 fn topic_at(home: u16, n: usize) -> String {
     let names = (0..).map(|n| format!("t{n}"));
     let mut names_of_home =
@@ -234,7 +234,7 @@ fn topic_at(home: u16, n: usize) -> String {
     names_of_home.nth(n).expect("there are many")
 }
 
-/// A topic of a home on the clients' own shard, and one of a home on the other shard.
+/// A topic whose home is on the clients' shard, and one whose home is on the other shard.
 fn near_and_far() -> [String; 2] {
     [topic_at(0, 0), topic_at(1, 0)]
 }

@@ -1,4 +1,4 @@
-//! Tests MQTT clients over a slow engine (the writer of the log).
+//! Tests MQTT clients with a slow engine (the writer of the log).
 
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, LogRecord};
@@ -29,8 +29,7 @@ fn publish_is_acknowledged_only_after_its_commit() {
     }
 }
 
-/// A client that sends many publishes at once is not read beyond `mqtt.receive_max` unanswered messages. It is still served when these are
-/// committed.
+/// After `mqtt.receive_max` unanswered publishes, the server stops reading from the client. It reads again when these publishes are committed.
 #[test]
 fn client_with_many_unanswered_messages_is_not_read_until_they_are_committed() {
     const MANY: u16 = 50;
@@ -94,7 +93,7 @@ fn publishes_in_flight_are_charged_by_their_bytes() {
     }
 }
 
-/// Homes know the QoS 2 messages of a recorded session that its client has not released, until the session ends.
+/// For each recorded session, the homes keep the QoS 2 messages that its client has not released. They drop them when the session ends.
 #[test]
 fn qos_2_keys_are_released_with_their_session() {
     let keys = |server: &TestServer| -> usize {
@@ -134,8 +133,8 @@ fn qos_2_keys_are_released_with_their_session() {
     assert_eq!(keys(&server), 0);
 }
 
-/// A client with a durable session that has `subscriptions` subscriptions of QoS 2. Returns the bytes of the log for one more SUBSCRIBE, for a QoS 2 message to
-/// the client with its handshake, and for the end of the connection.
+/// The bytes that the log gets from a client with a durable session and `subscriptions` subscriptions of QoS 2: for one more SUBSCRIBE, for a QoS 2 message
+/// to the client with its handshake, and for the end of the connection.
 fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [usize; 3] {
     const MESSAGES: u16 = 10;
     let mut server = TestServer::new(8, |settings| settings.mqtt.durable_sessions = true);
@@ -203,7 +202,8 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
     [subscribed, delivered, since(&server)]
 }
 
-/// A session must be recorded completely from time to time. Otherwise a start would need ever longer for the records of a session whose client stays.
+/// From time to time the whole session must be recorded. Otherwise the number of records that a start must read would grow as long as the client stays
+/// connected.
 #[test]
 fn session_is_recorded_completely_again_when_its_changes_are_as_long() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
@@ -233,7 +233,7 @@ fn session_is_recorded_completely_again_when_its_changes_are_as_long() {
     );
 }
 
-/// The bounds are the figures of `docs/internals/COMMIT.md`, and a few bytes more.
+/// The bounds are the figures of `docs/internals/COMMIT.md`, plus a few bytes.
 #[test]
 fn records_of_a_session_have_what_has_changed_whatever_it_has_besides() {
     for subscriptions in [1, 100, 1000] {
@@ -248,7 +248,8 @@ fn records_of_a_session_have_what_has_changed_whatever_it_has_besides() {
     }
 }
 
-/// A second claim must not begin a session. Otherwise the log would have another session than the first connection, and would ignore the records of that connection.
+/// A second claim must not begin a session. Otherwise the log would have a different session than the first connection, and would ignore that connection's
+/// records.
 #[test]
 fn second_claim_in_flight_begins_no_session() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
@@ -271,7 +272,7 @@ fn second_claim_in_flight_begins_no_session() {
     assert_eq!(claims, [true, false]);
 }
 
-/// Runs the server until it waits for nothing. Returns the records of sessions, wills and releases that the engine has appended, in order.
+/// Runs the server until it waits for nothing. Returns the records of sessions, wills and releases that the engine has got, in order.
 fn appended(server: &mut TestServer) -> Vec<String> {
     let mut all = Vec::new();
     server.settle();
@@ -301,7 +302,7 @@ fn appended(server: &mut TestServer) -> Vec<String> {
     all
 }
 
-/// A client with a durable session and a will, which comes after this delay.
+/// A client with a durable session, and a will with this delay.
 fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
     let mut lasting = PropertyWriter::new();
     lasting.session_expiry_interval_s(600);
@@ -333,7 +334,7 @@ fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
     conn
 }
 
-/// If the session ended earlier, a crash would lose the will.
+/// If the session ended before the will is in the log, a crash would lose the will.
 #[test]
 fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
@@ -351,7 +352,7 @@ fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     assert_eq!(all[..3], ["0 true", "message", "end"], "{all:?}");
 }
 
-/// If the claim did not wait, a crash would lose the will, since the record of the claim replaces it.
+/// The record of a claim replaces the will. If the claim did not wait until the will is in the log, a crash would lose the will.
 #[test]
 fn claim_waits_until_the_will_of_the_connection_before_is_in_the_log() {
     for is_in_flight in [false, true] {
@@ -360,7 +361,7 @@ fn claim_waits_until_the_will_of_the_connection_before_is_in_the_log() {
         server.0.cut(client);
         server.settle();
         if is_in_flight {
-            // The record of the end is committed, and the will is on its way.
+            // Commits the record of the connection's end. The will is then in flight.
             server.0.commit_batches(&mut || true);
             server.settle();
         }
@@ -388,7 +389,7 @@ fn session_with_a_will_ends_with_a_clean_start_after_the_will_is_in_the_log() {
     let all = appended(&mut server);
     assert_eq!(all[..3], ["message", "600 false", "claim true"], "{all:?}");
     assert_eq!(all.iter().filter(|it| *it == "message").count(), 1);
-    // The newer claim took over the session, whose first holder has got nothing yet.
+    // The newer claim took over the session before the older one got its CONNACK.
     assert_eq!(server.told(first), [""; 0]);
     assert!(server.told(second)[0].starts_with("connack"));
 }
@@ -424,7 +425,7 @@ fn will_that_a_full_disk_refuses_is_published_when_there_is_room() {
     }
 }
 
-/// If the will did not count, clients could fill the memory with such wills.
+/// If a will without a session were not charged, clients could fill the memory with such wills.
 #[test]
 fn will_that_waits_without_its_session_counts_for_its_client() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
@@ -433,7 +434,7 @@ fn will_that_waits_without_its_session_counts_for_its_client() {
     world.admission.set_disk_full(true);
     server.0.cut(client);
     server.commit();
-    // The client is back, so it has no absent session.
+    // The client reconnects, so it has no absent session.
     let _client = server.mqtt("it", 600);
     let charged = |server: &TestServer| -> usize {
         let accounts = server.0.shards.iter().map(Shard::accounts);
@@ -463,7 +464,7 @@ fn will_that_waits_without_its_session_counts_for_its_client() {
     );
 }
 
-/// Without the bound, a client that connects again and again while the log does not commit could fill the memory.
+/// Without this limit, a client that connects again and again while the log does not commit could fill the memory.
 #[test]
 fn claims_that_wait_for_a_will_are_bounded_and_count_for_their_client() {
     let world = TestServer::world(2, |settings| {
@@ -521,7 +522,7 @@ fn will_that_is_refused_for_long_is_given_up() {
     assert_eq!(appended(&mut server), [""; 0]);
 }
 
-/// A home may be too busy to publish a will in the second in which it is due.
+/// A home may be too busy to publish a will in the second in which it is due. The client may come back in that time.
 #[test]
 fn will_that_is_due_is_published_although_its_client_comes_back() {
     for durable_sessions in [false, true] {
@@ -541,7 +542,7 @@ fn will_that_is_due_is_published_although_its_client_comes_back() {
     }
 }
 
-/// If they were forgotten earlier, a session that is restored after a crash could publish a message again.
+/// If the server forgot them earlier, a client whose session is restored after a crash could publish a message twice.
 #[test]
 fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
     for ends_by_expiry in [false, true] {

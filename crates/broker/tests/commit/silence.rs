@@ -40,7 +40,7 @@ fn retry_that_waited_longer_than_the_idempotency_window_is_recognised() {
 fn home_with_an_unanswered_batch_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut server = TestServer::new(2, |_| {});
-    // In the first second the server publishes its own topics. A later one frees the buffers of their marks in the log.
+    // In the first second the server publishes its own topics. The next call releases the buffers of their marks in the log.
     let mut idles = || {
         server.0.advance_and_tick_s(1);
         server.commit();
@@ -87,7 +87,7 @@ fn subscription_by_filter_begins_before_the_clients_next_publish() {
         !answers.iter().any(|it| it.starts_with(&slow)),
         "{answers:?}"
     );
-    // The answer counts the subscriber by filter as one subscriber.
+    // The count of subscribers in the answer includes the one by filter.
     let publisher = server.post(&slow, "y");
     server.commit();
     assert_eq!(server.statuses(publisher), [201]);
@@ -100,7 +100,7 @@ fn room_for_a_new_topic_is_reserved_until_its_commit() {
     let mut server = TestServer::new(1, |settings| settings.limits.topics_per_shard = 2);
     let one = server.post(&first, "x");
     server.settle();
-    // The second message of the topic is in another batch. So the topic is committed, and a record of it is still in flight.
+    // The topic's second message is in another batch. So the topic is committed while one of its records is in flight.
     let again = server.post(&first, "y");
     server.settle();
     assert!(server.0.commit_batches(|| true));
@@ -147,7 +147,7 @@ fn topic_created_in_flight_is_forgotten_when_it_is_idle() {
     assert_eq!(server.0.shards[0].accounts().home_topics, 0);
 }
 
-/// No client waits for the engine for ever: every kind of request gets an answer, like a publish.
+/// No client may wait for the engine for ever: every kind of request is answered after a time, like a publish.
 #[test]
 fn every_request_is_answered_although_the_engine_is_silent() {
     let mut server = TestServer::new(2, |_| {});
@@ -214,7 +214,7 @@ fn batch_larger_than_the_credit_is_answered_although_the_engine_is_silent() {
     assert_eq!(server.statuses(info), [200]);
 }
 
-/// A retry counts as one if it is sent within the window, even if its record reaches the engine later.
+/// A retry is recognised if it is sent within the window, even if its record reaches the engine after the window.
 #[test]
 fn a_retry_that_waits_for_its_batch_is_recognised() {
     let topic = topic_at(0, 0);
@@ -249,8 +249,7 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
     );
 }
 
-/// A key must not be forgotten before the end of its window. Whether a record takes effect must not depend on how many keys this process
-/// can keep.
+/// A key must be kept until the end of its window. Otherwise the effect of a record would depend on the number of keys that this process can keep.
 #[test]
 fn idempotency_key_is_kept_until_the_end_of_its_window() {
     let topic = topic_at(0, 0);

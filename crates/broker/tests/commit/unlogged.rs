@@ -1,5 +1,5 @@
-//! Tests messages that are not logged, among logged ones. All keep their order, and a mark in the log (the highest offset that may be
-//! given) covers their offsets first.
+//! Tests messages that are not logged, among logged ones. All keep their order. Before a message gets an offset, the log has a mark (the highest offset
+//! that may be given) that covers it.
 
 use crore_broker::settings::Rule;
 

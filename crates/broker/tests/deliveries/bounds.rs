@@ -205,8 +205,8 @@ fn messages_held_for_a_remote_home_are_bounded_by_rule() {
     }
 }
 
-/// A client is disconnected right after a gap (the notice of missed messages) of one topic. It has seen nothing of another topic, whose
-/// messages wait for the remote home. So these messages come again, even if there were too many to wait.
+/// A client is disconnected right after a gap (the notice of missed messages) of one topic. It has received nothing of another topic, whose messages wait
+/// for the remote home. After a reconnect these messages must come, even if there were too many to hold.
 #[test]
 fn messages_held_for_a_remote_home_come_again_after_a_reconnect_at_a_gap() {
     const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";

@@ -1,5 +1,5 @@
-//! Tests topics of another shard that are deleted while clients subscribe to them. A client that asked before the delete is told of it. A
-//! client that asked after it begins a new topic.
+//! Tests topics of another shard that are deleted while clients subscribe to them. A client that asked before the deletion learns of it. A client that
+//! asked after it begins a new topic.
 
 use super::*;
 

@@ -1,6 +1,5 @@
-//! Tests a SUBSCRIBE that raises the QoS of a subscription from 0. The shard sends the SUBACK only when the homes (the part of a shard that
-//! keeps topics) keep messages for the subscription. Otherwise a message after the SUBACK could be lost while the client has reached its
-//! Receive Maximum.
+//! Tests a SUBSCRIBE that raises the QoS of a subscription from 0. The shard must send the SUBACK only when the homes (the parts of shards that keep
+//! topics) keep messages for the subscription. Otherwise a message after the SUBACK could be lost while the client has reached its Receive Maximum.
 
 use crore_wire::mqtt::{
     self, PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version,

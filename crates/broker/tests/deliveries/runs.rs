@@ -46,8 +46,8 @@ fn each_subscriber_by_filter_gets_all_its_messages_in_order() {
     }
 }
 
-/// The position of a subscription by filter covers all topics, so each message needs a position of its own for each subscriber. Still one
-/// write sends all messages of the run.
+/// The position of a subscription by filter covers all topics, so each subscription needs its own position with each message. One write must still send all
+/// messages of the run.
 #[test]
 fn stream_of_several_topics_gets_the_messages_of_a_run_in_one_write() {
     const MESSAGES: usize = 100;

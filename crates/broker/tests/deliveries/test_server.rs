@@ -1,5 +1,5 @@
-//! A shard for tests. Its sockets are in memory, and can stop in the middle of a write. If there is a remote shard, it runs only when the test calls
-//! `run_remote_shard`. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
+//! A shard for tests. Its sockets are in memory, and can stop in the middle of a write. A remote shard, if any, runs only when the test calls
+//! `run_remote_shard`. After a socket has refused a byte, the shard must not write to it until the socket is reported as writable.
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
-//! Tests the circular walk over the members of a topic. A fan-out that needs many turns (rounds of the event loop) is one walk, and new
-//! messages join it, so that a busy topic needs fewer writes. Each member receives each message once and in order, even if others join,
-//! leave or fall behind.
+//! Tests the circular walk over the members of a topic. A fan-out that needs many turns (runs of the event loop) is one walk, and new messages join it, so
+//! that a busy topic needs fewer writes. Each member must receive each message once and in order, even if others join, leave or fall behind.
 
 use super::*;
 

@@ -146,8 +146,8 @@ impl World {
         }
     }
 
-    /// The stalled socket accepts bytes again while nothing is in flight. After the rest of a torn frame (one that was partly written),
-    /// exactly the newest unseen messages must follow.
+    /// The stalled socket accepts bytes again while nothing is in flight. The client must then receive the rest of a torn frame (one that was partly
+    /// written), and after it exactly the newest unseen messages.
     fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
         self.server.settle();
         if !self.readers[n].stalled {
@@ -206,7 +206,7 @@ impl World {
                 self.cut(n);
             }
             Op::Stall(n, bytes) => {
-                // A socket stalls only after its first page (its first past messages) has arrived, since that is always sent completely.
+                // A socket stalls only after its first page (its first past messages), because the server always sends that page completely.
                 self.server.settle();
                 if let Some(conn) = self.readers[n].conn {
                     self.server.set_window(conn, bytes);

@@ -164,7 +164,7 @@ pub fn stream(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{token}\r\n"
     );
     server.send(conn, head);
-    // A shard asks once about a token.
+    // A shard asks only once about a token.
     if let Some((asker, question)) = server.io[shard].questions.pop() {
         let rights = [Right::Subscribe, Right::Presence].map(|right| (right, "#"));
         let grants = Grants::new(user, rights).expect("they are valid");
@@ -377,8 +377,8 @@ impl TestServer {
     /// All shards work, and all mail is delivered, until nothing is left to do.
     pub fn settle(&mut self) {
         let mut quiet_rounds = 0;
-        // A shard may wait for something that no event reports, so it is called again. A shard that waits for a socket goes on waiting, so
-        // the rounds are limited.
+        // A shard may wait for something that no event reports, so it is called again. A shard may also wait for a socket for ever, so the rounds are
+        // limited.
         while quiet_rounds == 0 || quiet_rounds < 3 && self.shards.iter().any(Shard::is_waiting) {
             let mut is_busy = false;
             for shard in 0..self.shards.len() {

@@ -1,5 +1,5 @@
-//! Tests a client that sends more requests than the homes (the parts of shards that keep topics) can answer at once. The client waits for
-//! the answers, and the homes answer other clients before its remaining requests.
+//! Tests a client that sends more requests than the homes (the parts of shards that keep topics) can answer at once. The client waits for the answers.
+//! Meanwhile the homes answer other clients before the rest of its requests.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -57,8 +57,8 @@ fn client_that_changes_its_subscription_all_the_time_delays_no_request_of_others
     }
 }
 
-/// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home handles all of them in its next
-/// turn, not one in each turn.
+/// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home must handle all of them in its next turn, and
+/// not one in each turn.
 #[test]
 fn many_mails_of_a_shard_are_handled_in_one_turn_of_the_home() {
     const MAILS: usize = 100;

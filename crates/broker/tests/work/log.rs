@@ -48,7 +48,7 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         server.settle();
         assert_eq!(payloads(&server, leaver).len(), GIVEN_MESSAGES);
         let stayer = client(&mut server, group(), Qos::AtLeastOnce);
-        // The sought messages lie in the middle of the log. With a TTL they expire before they are sought.
+        // The sought messages are in the middle of the log. If they have a TTL, they expire before the search.
         server.send(publisher, batch(&lines("u", SURROUNDING_MESSAGES, "")));
         server.send(publisher, batch(&lines("t", 1, "")));
         server.settle();
@@ -75,8 +75,8 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     }
 }
 
-/// The operator asks for the messages after an offset that another topic has. As many messages of the topic come before it as messages of the
-/// other topic after it, so both ways of the search are long.
+/// The operator requests messages after an offset that belongs to another topic. Many messages of the topic precede that offset, and as many of the other
+/// topic follow it, so the search is long in both directions.
 #[test]
 fn operators_search_for_a_page_is_continued_by_further_orders() {
     const SURROUNDING: usize = 20_000;

@@ -23,8 +23,8 @@ mod parties;
 mod support;
 mod valve;
 
-/// Steps by which the last unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that get it
-/// at once, or the matching of filters of the same cost.
+/// The maximum number of steps by which the last unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that
+/// get it at once, or the matching of filters that costs as much.
 const UNIT_STEPS: u64 = 1_200;
 const TURN_STEPS: u32 = 1_024;
 
@@ -370,7 +370,7 @@ fn resumed_session_gets_its_pubrels_in_one_write() {
     assert!(server.received(conn).len() >= 4 * usize::from(RELEASED));
 }
 
-/// At compression level 9 this data would take half a microsecond for each byte.
+/// At compression level 9 this data would take half a microsecond per byte.
 #[test]
 fn message_that_is_slow_to_compress_is_sent_uncompressed() {
     let random = |n: u32| b"ab"[(n.wrapping_mul(2_654_435_761) >> 31) as usize];
@@ -417,7 +417,7 @@ fn message_that_is_slow_to_compress_is_sent_uncompressed() {
     }
 }
 
-/// When hundreds of sockets become writable at once, each gets a part of its outbox before the next part of any.
+/// When hundreds of sockets become writable at once, each gets a part of its outbox before any gets a second part.
 #[test]
 fn large_outboxes_are_written_in_parts_in_turn() {
     const BYTES: usize = 500 << 10;
@@ -448,7 +448,7 @@ fn large_outboxes_are_written_in_parts_in_turn() {
     assert_eq!(parts, (had - first).div_ceil(PART));
 }
 
-/// A server with the topic `t`, its publisher, and clients of Centrifugo's protocol. Bytes wait for the socket of each client, since none of them reads.
+/// A server with the topic `t`, its publisher, and clients of Centrifugo's protocol that do not read. So bytes wait for the socket of each client.
 fn centrifugo_clients_that_do_not_read(count: usize, options: &str) -> (TestServer, usize) {
     let mut settings = Settings::default();
     settings.centrifugo.enabled = true;
@@ -479,12 +479,12 @@ fn publish_text(server: &mut TestServer, publisher: usize, text: &str) {
     server.send(publisher, batch(&line));
 }
 
-/// Each client with deltas has a copy of its own of a delta.
+/// Each client with deltas has its own copy of a delta.
 #[test]
 fn copies_for_clients_that_do_not_read_are_made_over_several_turns() {
     const CLIENTS: usize = 60;
     const BYTES: usize = 100 << 10;
-    // A delta can copy nothing from a text without repetitions.
+    // A text without repetitions has nothing that a delta could copy.
     let text = |multiplier: u32| {
         let numbers = (1..).map(|n: u32| n.wrapping_mul(multiplier));
         numbers

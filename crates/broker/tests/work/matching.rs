@@ -54,7 +54,7 @@ fn publish_costs_a_step_for_each_compared_filter() {
     server.settle();
 }
 
-/// A client may get a message by one of its filters or by its subscription to the topic. The shard matches these for each client.
+/// A client may get a message by several filters, or by a filter and a subscription to the topic. The shard finds out which for each client.
 #[test]
 fn delivery_costs_a_step_for_each_matched_filter() {
     const CLIENTS: usize = 200;
@@ -104,7 +104,7 @@ fn message_to_few_clients_with_many_filters_needs_few_visits() {
     assert!(turns <= MESSAGES, "{turns} turns");
 }
 
-/// A turn that may visit few clients may also look at few members of the filters only.
+/// A turn that may visit few clients may also examine only few members of the filters.
 #[test]
 fn skipped_members_of_filters_count_in_the_budget() {
     let turn_limits = TurnLimits {

@@ -1,5 +1,5 @@
-//! Tests that the reads of a home (the part of a shard that keeps topics) are shared fairly by parties: the addresses or users that cause
-//! work. A client with very many groups or followers has one share. Other clients do not wait until all of its pages are read.
+//! Tests that a home (the part of a shard that keeps topics) divides its reads fairly among parties: the addresses or users that cause work. A client with
+//! very many groups or followers gets one share. So other clients need not wait until all of its pages are read.
 
 use std::net::{IpAddr, Ipv4Addr};
 

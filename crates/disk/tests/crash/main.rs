@@ -43,7 +43,7 @@ fn record_events(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(ScanEve
     }
 }
 
-/// Checks the batches that came back: all known ones, and of the group that was not acknowledged either all or none.
+/// Checks the recovered batches: all acknowledged ones must be there, and of the unacknowledged group all or none.
 fn check_recovered(
     acknowledged: &[(u32, u64)],
     unacknowledged: &[u32],
@@ -62,8 +62,7 @@ fn check_recovered(
     }
 }
 
-/// Simulates one disk whose power fails and returns several times. With `forgets_first_segment`, each start has forgotten which segment of
-/// the log is the first.
+/// Simulates a disk whose power fails and returns several times. With `forgets_first_segment`, no start knows which segment of the log is the first.
 fn run_power_cuts(seed: u64, fault: Fault, forgets_first_segment: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
     let mut rng = Rng::new(seed ^ 0xc0ffee);
@@ -151,7 +150,7 @@ fn a_missing_sync_is_found() {
     }
 }
 
-/// If the number of the first segment is forgotten, a removed segment counts again, or is reported as missing.
+/// If the number of the first segment is forgotten, the log again contains a removed segment, or reports it as missing.
 #[test]
 fn a_forgotten_first_segment_is_found() {
     let found = (0..200).find(|seed| run_power_cuts(*seed, Fault::None, true).is_err());
@@ -204,8 +203,8 @@ fn removed_segments_give_room_to_a_full_log() {
     assert_eq!((found.len(), losses), (2, 0));
 }
 
-/// Segments before the first one may still exist if their removal was interrupted. If they are missing although the log should begin with
-/// them, they are reported.
+/// Segments before the first one may still exist, if their removal was interrupted. If the log should begin with such segments and they are missing, it
+/// reports them.
 #[test]
 fn a_log_begins_with_its_first_segment() {
     for first_segment in 1..=4 {
@@ -396,7 +395,7 @@ fn missing_or_empty_segment_is_reported() {
     }
 }
 
-/// The numbers of the batches that are found, and where batches are lost.
+/// The numbers of the recovered batches, and the places where batches are lost.
 fn recover(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
     let (mut found, mut losses) = (Vec::new(), 0);
     let opened = Log::open(
@@ -450,8 +449,7 @@ fn truncated_newest_segment_is_reported_at_every_length() {
     }
 }
 
-/// After a power failure the file system may be in an earlier state. Groups from before the last start that are missing then must be
-/// noticed.
+/// After a power failure the file system may be in an earlier state. The log must notice that groups from before the last start are missing.
 #[test]
 fn groups_of_before_the_last_start_are_missed() {
     let disk = log_with_groups(60);
@@ -464,7 +462,7 @@ fn groups_of_before_the_last_start_are_missed() {
     assert_eq!(losses, [(DamageKind::End, 4, 4096 + 5 * 336)]);
 }
 
-/// A start that finds the loss may be killed before a checkpoint contains what is left, so the next start must report the loss again.
+/// A start that finds a loss may be killed before a checkpoint contains the rest of the log. So the next start must report the loss again.
 #[test]
 fn lost_end_is_reported_until_a_checkpoint_has_the_rest() {
     for is_cut in [false, true] {
@@ -504,7 +502,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
         let (mut log, _) = opened.expect("a log");
         let end = log.end();
         assert_eq!((end.segment, end.group), (5, 54));
-        // The process may be killed after the checkpoint and before the removal; at that time the mark no longer records the loss.
+        // The process may be killed after the checkpoint and before the removal. At that time the mark no longer records the loss.
         log.remove_before(if is_removed { end.segment } else { 1 })
             .expect("it is removed");
         drop(log);

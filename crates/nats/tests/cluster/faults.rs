@@ -88,7 +88,7 @@ fn restored_log_is_reported_and_begins_a_new_epoch() {
     assert_eq!(identity.partitions, PARTITIONS);
 }
 
-/// The log is longer than before within a moment, so no check of its length finds the loss.
+/// The log soon becomes longer than before, so a check of its length does not find the loss.
 #[test]
 fn restored_log_that_has_grown_again_begins_a_new_epoch() {
     let Some(servers) = Servers::start(1) else {
@@ -107,7 +107,7 @@ fn restored_log_that_has_grown_again_begins_a_new_epoch() {
         assert_eq!(node.batches(0), before);
         epochs.push(jetstream.get("numbers")["epoch"].as_u64());
         drop(node);
-        // A backup has the numbers of before.
+        // A backup contains the numbers from before.
         jetstream.put("numbers", &numbers);
     }
     assert_ne!(epochs[0], epochs[1]);

@@ -1,4 +1,4 @@
-//! Tests of refusals at the start: each error names the fault and the remedy.
+//! Tests refusals at the start: each error names the fault and the remedy.
 
 use std::time::Duration;
 
@@ -103,8 +103,8 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
         let Some(servers) = Servers::with(count, "max_file_store: 1GB", "max_payload: 2MB") else {
             return;
         };
-        // The size is more than a single stream may take: if several servers share it, they do not know at once what the others have
-        // reserved. The timeout for passing faults is twice that of the tests, since the refusal must come earlier.
+        // The size exceeds what a single stream may take. If several servers share it, they do not know at once what the others have reserved. The timeout
+        // for transient faults is twice that of the other tests, so that the refusal comes before it.
         let large = Settings {
             history_bytes: 8 << 30,
             patience: servers::PATIENCE * 2,

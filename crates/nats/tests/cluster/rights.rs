@@ -1,5 +1,5 @@
-//! Tests of the permissions that a node needs at NATS: with the permissions that `docs/CLUSTER.md` lists everything works, and the error
-//! at the start names a missing one.
+//! Tests the permissions that a node needs at NATS. With those that `docs/CLUSTER.md` lists everything works. If one is missing, the error at the start
+//! names it.
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     let node = start_node(settings.clone(), identity()).expect("it begins");
     node.write(1, 1..=3);
     assert_eq!(node.count(0), 3);
-    // More bytes than NATS sends before it needs a flow control message of the reader.
+    // More bytes than NATS sends before the reader must send a flow control message.
     let bytes: Vec<u8> = (0..24 << 20).map(|n: u32| (n / 7) as u8).collect();
     let (sequence, batch) = node.log().batches[&0][2].clone();
     let mut upload = node.store.write(&NewCheckpoint {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crore_net::kernel::listener::HeldPort;
 
-/// The time limit for an event. No test depends on how soon the event comes: the limit only ends a test that waits in vain.
+/// Timeout for an event. No test depends on how soon an event comes: the timeout only ends a test that would wait for ever.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Checks a condition again and again until it is true.
+/// Polls a condition until it is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -22,7 +22,7 @@ fn new(partition: u16, sequence: u64, batch: &[u8]) -> NewCheckpoint<'_> {
 /// Writes a checkpoint that ends with a batch of this node's log: the one at index `at` of those that the node has read.
 fn write(node: &Node, partition: u16, at: usize, bytes: &[u8]) {
     let (sequence, batch) = node.log().batches[&partition][at].clone();
-    // For some time after a leader's server was killed there is no leader, so a write may have to be repeated.
+    // For some time after the leader's server was killed there is no leader, so the test writes again if needed.
     until("a checkpoint", || {
         let mut upload = node.store.write(&new(partition, sequence, &batch));
         upload.write_all(bytes).is_ok() && upload.end().is_ok()
@@ -57,7 +57,7 @@ fn checkpoint_is_read_as_written_and_the_log_continues_after_it() {
     let sequence = all[0].sequence;
     let last = *node.sequences(2).last().expect("a batch");
     let mut behind = Vec::new();
-    // On a busy machine a follower may not answer for a moment, so the reading may have to be repeated.
+    // On a busy machine a follower may not answer at once, so the test reads again if needed.
     until("the batches", || {
         behind.clear();
         let Ok(mut batches) = node.store.read_batches(2, sequence + 1..=last) else {

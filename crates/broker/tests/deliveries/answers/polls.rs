@@ -265,7 +265,7 @@ fn poll_whose_client_has_left_leaves_no_subscription() {
     }
 }
 
-/// A partition with a constant flow of messages does not delay messages of other partitions.
+/// A partition with a constant flow of messages must not delay messages of other partitions.
 #[test]
 fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
     let mut server = TestServer::partitioned(Settings::default(), 2);

@@ -1,4 +1,4 @@
-//! Tests subscribe requests that are refused, that learn of a deleted topic, or that are displaced by others.
+//! Tests subscribe requests that are refused, whose topic is deleted, or that other requests displace.
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;
@@ -36,8 +36,8 @@ fn bad_position_in_the_query_is_refused_with_a_hint() {
     );
 }
 
-/// A browser sends this header automatically, so a bad position in it is told as a gap. A poll with such a position gets no old message,
-/// since it might get the same one for ever.
+/// A browser sends this header automatically, so the server answers a bad position in it with a gap. A poll with such a position gets no old message: it
+/// might get the same one for ever.
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
     let received = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));

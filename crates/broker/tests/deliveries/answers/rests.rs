@@ -1,5 +1,5 @@
-//! Tests what a request leaves behind: nothing that affects the next request of its connection, no side row (an entry for a connection's
-//! extra state) that an idle subscriber does not need, and the counts of its outcome.
+//! Tests what a request leaves behind. It must not affect the connection's next request, and an idle subscriber must have no side row (an entry for a
+//! connection's extra state) that it does not need. Its outcome must be counted.
 
 use super::*;
 use crore_broker::Reason;
@@ -152,8 +152,8 @@ fn fallback_to_the_log_is_not_counted_as_a_resume() {
     assert_eq!(counts, (1, 0, 0, 3));
 }
 
-/// The first of two gaps must move only its own topic's position. Until the second gap is told, the position of the set keeps the client's
-/// own position for the other topic. So a client that is disconnected between the two gaps gets the second one after it reconnects.
+/// The first of two gaps moves only the position of its own topic. Until the second gap is sent, the position of the set contains the client's own position
+/// for the other topic. So a client that is disconnected between the two gaps gets the second one after it reconnects.
 #[test]
 fn first_of_two_gaps_moves_only_the_position_of_its_own_topic() {
     let target = "/sub?topic=short/1&topic=skips/1";
@@ -210,7 +210,7 @@ fn id_of(received: &str) -> String {
     rest.lines().next().expect("its line").to_owned()
 }
 
-/// A long-poll that is told that its position was lost gets the current position with that answer, and continues from there.
+/// A long-poll with a lost position gets the current position together with the gap, and continues from there.
 #[test]
 fn long_poll_with_a_lost_position_gets_one_gap_and_the_current_position() {
     let gap = "Crore-Gap: messages before this position are lost\n";
@@ -258,8 +258,8 @@ fn long_poll_with_a_lost_position_gets_one_gap_and_the_current_position() {
     }
 }
 
-/// A single topic's position is not valid for a filter: when it was given, there was no reader by filter, so earlier losses of other
-/// topics are unknown.
+/// A position of a single topic is not valid for a filter. When the server gave it, nobody read by the filter, so earlier losses of other topics are
+/// unknown.
 #[test]
 fn position_of_a_topic_is_invalid_for_a_filter() {
     let mut server = server();
