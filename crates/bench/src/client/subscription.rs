@@ -43,8 +43,8 @@ pub enum ServerEvent<'a> {
     },
     /// Messages are lost.
     Gap(Gap<'a>),
-    /// A position without a message.
-    Position,
+    /// A position without a message, of this topic; of all topics of the connection if the server names none.
+    Position(Option<&'a str>),
     /// A long-poll ended without a message.
     Empty,
     /// The server has no capacity for now, or the request arrived too slowly.
@@ -350,7 +350,7 @@ impl Subscription {
                 data: data.as_bytes(),
             })?,
             ("", Some(_), None) => return Err("a message without an id".into()),
-            ("", None, Some(_)) => on_event(ServerEvent::Position)?,
+            ("", None, Some(_)) => on_event(ServerEvent::Position(None))?,
             ("", None, None) => {}
             (event_name, ..) => return Err(format!("an event `{event_name}`")),
         }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 /// The encoding of commands and replies.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Lines of JSON, in text frames.
     Json,
@@ -41,7 +41,7 @@ pub enum Command<'a> {
     Subscribe(&'a str),
     /// Ends a subscription.
     Unsubscribe(&'a str),
-    /// Subscribes, and asks for the messages after a position. Only in JSON.
+    /// Subscribes, and asks for the messages after a position.
     Recover(&'a Position),
     /// Publishes JSON to a channel.
     Publish(&'a str, &'a str),
@@ -111,7 +111,14 @@ fn protobuf_command(id: u32, command: &Command<'_>) -> Vec<u8> {
             write_bytes(2, data.as_bytes(), &mut request);
             7
         }
-        Command::Recover(_) => unreachable!("recovers in JSON"),
+        Command::Recover(position) => {
+            write_bytes(1, position.channel.as_bytes(), &mut request);
+            request.extend_from_slice(&[3 << 3, 1]);
+            write_bytes(6, position.epoch.as_bytes(), &mut request);
+            request.push(7 << 3);
+            write_varint(position.offset, &mut request);
+            5
+        }
         Command::Pong => return vec![0],
     };
     let mut message = vec![1 << 3];
@@ -123,13 +130,13 @@ fn protobuf_command(id: u32, command: &Command<'_>) -> Vec<u8> {
     payload
 }
 
-fn write_bytes(field: u8, bytes: &[u8], out: &mut Vec<u8>) {
+pub fn write_bytes(field: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(field << 3 | 2);
     write_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-fn write_varint(mut value: u64, out: &mut Vec<u8>) {
+pub fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -201,12 +208,17 @@ pub fn read_replies(
     }
     let mut rest = payload;
     while !rest.is_empty() {
-        let (len, after) = read_varint(rest)?;
-        let (message, after) = after.split_at_checked(len as usize).context("a reply")?;
+        let (message, after) = read_delimited(rest)?;
         on_reply(read_protobuf(message)?)?;
         rest = after;
     }
     Ok(())
+}
+
+/// The first message of these bytes, which has a length prefix, and the bytes after it.
+pub fn read_delimited(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let (len, after) = read_varint(bytes)?;
+    after.split_at_checked(len as usize).context("a message")
 }
 
 /// The first bytes of every message that this scenario publishes.
@@ -255,23 +267,39 @@ fn read_protobuf(message: &[u8]) -> Result<Reply<'_>> {
 /// The first length-delimited field with this number.
 fn field(mut message: &[u8], number: u64) -> Result<Option<&[u8]>> {
     while !message.is_empty() {
-        let (key, after) = read_varint(message)?;
-        let (value, after) = read_varint(after)?;
-        message = after;
-        match key & 7 {
-            0 => {}
-            2 => {
-                let parts = message.split_at_checked(value as usize);
-                let (bytes, after) = parts.context("a field")?;
-                if key >> 3 == number {
-                    return Ok(Some(bytes));
-                }
-                message = after;
-            }
-            kind => bail!("a field of type {kind}"),
+        let (field, value, after) = read_field(message)?;
+        match value {
+            FieldValue::Bytes(bytes) if field == number => return Ok(Some(bytes)),
+            _ => message = after,
         }
     }
     Ok(None)
+}
+
+/// The value of a field of protobuf.
+#[derive(Clone, Copy)]
+pub enum FieldValue<'a> {
+    /// A number.
+    Number(u64),
+    /// Bytes, text or a message.
+    Bytes(&'a [u8]),
+}
+
+/// The number and the value of the first field, and the bytes behind it.
+pub fn read_field(message: &[u8]) -> Result<(u64, FieldValue<'_>, &[u8])> {
+    let (key, after) = read_varint(message)?;
+    let (value, rest) = match key & 7 {
+        0 => {
+            let (value, rest) = read_varint(after)?;
+            (FieldValue::Number(value), rest)
+        }
+        2 => {
+            let (bytes, rest) = read_delimited(after)?;
+            (FieldValue::Bytes(bytes), rest)
+        }
+        kind => bail!("a field of type {kind}"),
+    };
+    Ok((key >> 3, value, rest))
 }
 
 fn read_varint(bytes: &[u8]) -> Result<(u64, &[u8])> {

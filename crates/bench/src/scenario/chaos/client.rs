@@ -5,11 +5,13 @@
 
 use crore_wire::websocket::gap::CLOSE_GAP;
 
+use super::centrifugo::Subscriptions;
 use super::sequence_check::{Counts, SequenceCheck};
-use super::shared_state::{ClientPlan, SharedState, read_payload};
+use super::shared_state::{ClientPlan, Protocol, SharedState, read_payload};
 use crate::client::position::Position;
 use crate::client::subscription::{Gap, NextAction, ServerEvent, Subscription};
 use crate::measure::add_counters::add_counters;
+use crate::measure::payload::Random;
 
 /// A client describes at most this many faults in words.
 const DESCRIPTIONS_MAX: usize = 20;
@@ -33,6 +35,8 @@ pub struct ClientTotals {
     pub closed_for_gap: u64,
     /// Connections and polls that the server refused for now.
     pub turned_away: u64,
+    /// Subscriptions that clients of Centrifugo's protocol began and ended while they were connected.
+    pub subscription_changes: u64,
     /// Long-polls that ended without a message.
     pub empty_polls: u64,
     /// Messages that differ from the published ones.
@@ -51,7 +55,8 @@ impl ClientTotals {
         self.counts += other.counts;
         add_counters!(
             self, other;
-            answered_connections, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
+            answered_connections, resumed, ended, closed_for_gap, turned_away,
+            subscription_changes, empty_polls, corrupt,
             misdelivered, moved
         );
         self.descriptions.extend_from_slice(&other.descriptions);
@@ -79,12 +84,12 @@ impl ClientTotals {
         if self.descriptions.len() < DESCRIPTIONS_MAX {
             let ClientPlan {
                 number,
-                transport,
+                protocol,
                 topics,
                 ..
             } = plan;
             self.descriptions.push(format!(
-                "client {number}, {transport:?} on {} topics, {topic}: {description}",
+                "client {number}, {protocol:?} on {} topics, {topic}: {description}",
                 topics.len()
             ));
         }
@@ -95,9 +100,38 @@ impl ClientTotals {
 pub struct Client {
     topics: Topics,
     /// The protocol state of the connection.
-    pub subscription: Subscription,
+    pub connection: Connection,
     /// Whether the server has answered the present connection.
     pub is_answered: bool,
+}
+
+/// The protocol state of a subscriber's connection.
+pub enum Connection {
+    /// A subscription over HTTP, whose topics stay.
+    Http(Subscription),
+    /// Subscriptions that change, over Centrifugo's protocol.
+    Centrifugo(Subscriptions),
+}
+
+impl Connection {
+    /// Bytes to send.
+    pub fn outgoing(&mut self) -> &mut Vec<u8> {
+        match self {
+            Connection::Http(subscription) => &mut subscription.outgoing,
+            Connection::Centrifugo(subscriptions) => &mut subscriptions.outgoing,
+        }
+    }
+
+    fn handle_bytes(
+        &mut self,
+        bytes: &[u8],
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result<(), String>,
+    ) -> Result<NextAction, String> {
+        match self {
+            Connection::Http(subscription) => subscription.handle_bytes(bytes, on_event),
+            Connection::Centrifugo(subscriptions) => subscriptions.handle_bytes(bytes, on_event),
+        }
+    }
 }
 
 /// The topics of a subscriber, with a check for each.
@@ -119,14 +153,20 @@ impl Client {
             }
             check
         };
-        let name = |topic: &u32| ("topic", shared.topics[*topic as usize].name.as_str());
+        let names = plan.topics.iter();
+        let names = names.map(|topic| shared.topics[*topic as usize].name.as_str());
         let first_since = if plan.starts_live { "live" } else { "oldest" };
+        let connection = match plan.protocol {
+            Protocol::Http(transport) => {
+                let parameters = names.map(|name| ("topic", name));
+                Connection::Http(Subscription::new(transport, parameters, first_since))
+            }
+            Protocol::Centrifugo(format) => {
+                Connection::Centrifugo(Subscriptions::new(format, names))
+            }
+        };
         Client {
-            subscription: Subscription::new(
-                plan.transport,
-                plan.topics.iter().map(name),
-                first_since,
-            ),
+            connection,
             topics: Topics {
                 checks: plan.topics.iter().map(check).collect(),
                 plan,
@@ -138,7 +178,10 @@ impl Client {
     /// Prepares the request of a new connection.
     pub fn start_connection(&mut self) {
         self.is_answered = false;
-        self.subscription.start_connection();
+        match &mut self.connection {
+            Connection::Http(subscription) => subscription.start_connection(),
+            Connection::Centrifugo(subscriptions) => subscriptions.start_connection(),
+        }
     }
 
     /// Whether the last message of every topic has arrived, or is in an announced gap.
@@ -156,7 +199,7 @@ impl Client {
         totals: &mut ClientTotals,
     ) -> Result<NextAction, String> {
         let (topics, is_answered) = (&mut self.topics, &mut self.is_answered);
-        self.subscription.handle_bytes(bytes, &mut |event| {
+        self.connection.handle_bytes(bytes, &mut |event| {
             match event {
                 ServerEvent::Answer { resumes } => {
                     let is_first = !std::mem::replace(is_answered, true);
@@ -173,7 +216,10 @@ impl Client {
                     let topic_index = topics.index_of(name, shared)?;
                     topics.record_gap(Some(topic_index), shared, totals);
                 }
-                ServerEvent::Position => topics.expect_all_from_now(shared),
+                ServerEvent::Position(name) => {
+                    let in_topic = name.map(|name| topics.index_of(Some(name.as_bytes()), shared));
+                    topics.expect_all_from_now(in_topic.transpose()?, shared);
+                }
                 ServerEvent::Empty => totals.empty_polls += 1,
                 ServerEvent::Unavailable => totals.turned_away += 1,
                 ServerEvent::End(code) => {
@@ -187,6 +233,18 @@ impl Client {
             }
             Ok(())
         })
+    }
+
+    /// Ends or begins a subscription of a client whose subscriptions change, or begins all that it has not, if they must stay from now on.
+    pub fn change_subscriptions(
+        &mut self,
+        must_have_all: bool,
+        random: &mut Random,
+        totals: &mut ClientTotals,
+    ) {
+        if let Connection::Centrifugo(subscriptions) = &mut self.connection {
+            totals.subscription_changes += subscriptions.change(must_have_all, random);
+        }
     }
 
     /// Counts the missing messages at the end of the run.
@@ -207,17 +265,18 @@ impl Client {
 }
 
 impl Topics {
-    /// The client has a position now, so every message whose publish begins from now on must arrive. Topics that already had a message expect the
+    /// The client has a position in this topic, or in all, now. So every message whose publish begins from now on must arrive. Topics that already had a message expect the
     /// next one anyway.
-    fn expect_all_from_now(&mut self, shared: &SharedState) {
-        for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
-            if check.last_number() == 0 {
+    fn expect_all_from_now(&mut self, in_topic: Option<usize>, shared: &SharedState) {
+        for (index, check) in self.checks.iter_mut().enumerate() {
+            let topic = &self.plan.topics[index];
+            if in_topic.is_none_or(|it| it == index) && check.last_number() == 0 {
                 check.expect_all_from(shared.begun_count(*topic) + 1);
             }
         }
     }
 
-    /// The index of the topic that the server names in a gap.
+    /// The index of the topic that the server names.
     fn index_of(&self, name: Option<&[u8]>, shared: &SharedState) -> Result<usize, String> {
         let Some(name) = name else {
             let is_only_topic = self.plan.topics.len() == 1;
@@ -229,7 +288,7 @@ impl Topics {
         let index = topics.position(|topic| shared.topics[*topic as usize].name.as_bytes() == name);
         index.ok_or_else(|| {
             let name = name.escape_ascii();
-            format!("a gap of `{name}`, which was not asked for")
+            format!("a gap or a position of `{name}`, which was not asked for")
         })
     }
 

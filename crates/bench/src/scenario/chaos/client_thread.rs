@@ -30,6 +30,8 @@ const BACKOFF_MAX_NS: u64 = 5_000_000_000;
 const OPENED_PER_S: u64 = 2_000;
 /// Time between two counts of the complete clients.
 const COUNT_INTERVAL_NS: u64 = 100_000_000;
+/// Time between two rounds in which clients of Centrifugo's protocol change their subscriptions.
+const CHANGE_INTERVAL_NS: u64 = 200_000_000;
 /// The maximum number of violations that are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
@@ -77,6 +79,7 @@ pub struct ClientThread<'a> {
     buffer: Vec<u8>,
     result: ClientThreadResult,
     count_ns: u64,
+    change_ns: u64,
     complete_count: u32,
     /// When the last move of a client to another address was due.
     move_ns: u64,
@@ -115,6 +118,7 @@ impl<'a> ClientThread<'a> {
             buffer: vec![0; RECEIVE_BYTES],
             result: ClientThreadResult::default(),
             count_ns: 0,
+            change_ns: 0,
             complete_count: 0,
             move_ns: 0,
         })
@@ -138,6 +142,7 @@ impl<'a> ClientThread<'a> {
             }
             self.start_due_connects();
             self.move_clients();
+            self.change_subscriptions();
             self.count_complete();
         }
         for slot in 0..self.slots.len() {
@@ -177,6 +182,25 @@ impl<'a> ClientThread<'a> {
             if self.slots[slot].client.is_answered {
                 self.disconnect(slot);
                 self.schedule_reconnect(slot);
+            }
+        }
+    }
+
+    /// Lets connected clients change their subscriptions while messages are published. Later they have all of them.
+    fn change_subscriptions(&mut self) {
+        let now = sys::now_ns();
+        if now < self.change_ns + CHANGE_INTERVAL_NS {
+            return;
+        }
+        self.change_ns = now;
+        let must_have_all = !self.shared.may_publish.load(Relaxed);
+        for slot in 0..self.slots.len() {
+            let row = &mut self.slots[slot];
+            if row.is_open && !row.is_connecting {
+                let totals = &mut self.result.totals;
+                row.client
+                    .change_subscriptions(must_have_all, &mut self.random, totals);
+                self.flush(slot);
             }
         }
     }
@@ -223,14 +247,15 @@ impl<'a> ClientThread<'a> {
         if !row.is_open || row.is_connecting {
             return;
         }
-        while !row.client.subscription.outgoing.is_empty() {
-            match sys::send(row.fd, &row.client.subscription.outgoing) {
+        let outgoing = row.client.connection.outgoing();
+        while !outgoing.is_empty() {
+            match sys::send(row.fd, outgoing) {
                 Ok(0) => break,
-                Ok(count) => drop(row.client.subscription.outgoing.drain(..count)),
+                Ok(count) => drop(outgoing.drain(..count)),
                 Err(_) => return self.record_lost_connection(slot),
             }
         }
-        let wanted_interest = sys::reading(!row.client.subscription.outgoing.is_empty());
+        let wanted_interest = sys::reading(!outgoing.is_empty());
         if wanted_interest != row.watched_interest {
             row.watched_interest = wanted_interest;
             if self

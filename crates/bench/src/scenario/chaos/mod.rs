@@ -1,10 +1,12 @@
 //! `chaos`: runs clients and publishers over a failing network, and checks that the server keeps every promise.
 //!
-//! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy. The proxy cuts, stalls and delays connections,
-//! and passes bytes in small pieces. When the faults end, the publishers publish a last message to every topic. Each client must have received every
-//! message of its topics once and in order, or a gap (a notice that messages are lost) in place of missing messages. The run fails if a message is lost
-//! without a gap, duplicated, out of order or altered, if a gap is false, or if an answer violates the protocol.
+//! Clients of all transports with one or several topics, clients of Centrifugo's protocol that also subscribe and unsubscribe at random, and publishers
+//! that retry, connect through a proxy. The proxy cuts, stalls and delays connections, and passes bytes in small pieces. When the faults end, the
+//! publishers publish a last message to every topic. Each client must have received every message of its topics once and in order, or a gap (a notice
+//! that messages are lost) in place of missing messages. The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap
+//! is false, or if an answer violates the protocol.
 
+mod centrifugo;
 mod client;
 mod client_thread;
 mod proxy;
@@ -28,7 +30,7 @@ use proxy::{Proxy, ProxyCounts};
 pub use publishers::{Answer, Publishers};
 pub use run_result::RunResult;
 pub use shared_state::{
-    ClientPlan, Retention, SharedState, Transport, read_payload, settings, write_payload,
+    ClientPlan, Protocol, Retention, SharedState, Transport, read_payload, settings, write_payload,
 };
 use threads::{StopOnDrop, join, stop_all_on_error};
 pub use threads::{deliver_last_messages, run_clients, wait_until, wait_until_open};
@@ -39,6 +41,8 @@ const CONNECTIONS: u32 = 5_000;
 const SECONDS: f64 = 300.0;
 /// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
+/// One in this many clients speaks Centrifugo's protocol.
+const CENTRIFUGO_EVERY: u32 = 4;
 /// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while connections remain of which only one
 /// side is closed.
 const CLIENTS_PER_PROXY_MAX: u32 = 8_000;
@@ -49,8 +53,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let seconds = args.duration.unwrap_or(SECONDS);
     let rate = args.rate.unwrap_or(RATE);
     let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut server = Server::start_with(args, options, &settings(args.accepts()), None)?;
-    let shared = SharedState::new(args.seed, connections);
+    let settings = settings(args.accepts()) + "\n[centrifugo]\nenabled = true\n";
+    let mut server = Server::start_with(args, options, &settings, None)?;
+    let mut shared = SharedState::new(args.seed, connections);
+    shared.first_centrifugo = Some(connections - connections / CENTRIFUGO_EVERY);
     let address = server.addresses[0];
     let before = Sample::of(&mut server)?;
     let (outcome, samples) = std::thread::scope(|scope| {
@@ -92,6 +98,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     print_summary(&outcome);
     let of_this_run = json!({
         "connections": connections,
+        "centrifugo_connections": connections / CENTRIFUGO_EVERY,
         "shards": options.shards,
         "seed": args.seed,
         "faults_s": seconds,

@@ -62,6 +62,7 @@ impl RunResult {
                 "ended_by_the_server": totals.ended,
                 "closed_4412": totals.closed_for_gap,
                 "turned_away": totals.turned_away,
+                "subscription_changes": totals.subscription_changes,
                 "empty_polls": totals.empty_polls,
                 "complete_at_the_end": shared.complete_clients.load(Relaxed),
             },

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use crate::client::position::Position;
 pub use crate::client::subscription::Transport;
 use crate::measure::payload::Random;
+use crate::scenario::centrifugo::frames::Format;
 use strum::{IntoStaticStr, VariantArray};
 
 /// The number of ordinary topics is the number of clients divided by this.
@@ -109,12 +110,21 @@ pub struct Topic {
     pub retention: Retention,
 }
 
-/// The transport and the topics of one client.
+/// How a client subscribes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// One subscription over HTTP, for as long as the client lives.
+    Http(Transport),
+    /// Centrifugo's protocol over WebSocket, with subscriptions that begin and end.
+    Centrifugo(Format),
+}
+
+/// The protocol and the topics of one client.
 pub struct ClientPlan {
     /// The number of the client.
     pub number: u32,
     /// How the client subscribes.
-    pub transport: Transport,
+    pub protocol: Protocol,
     /// Whether the client begins with new messages instead of the kept ones.
     pub starts_live: bool,
     /// The client's topics.
@@ -126,6 +136,8 @@ pub struct ClientPlan {
 pub struct SharedState {
     /// The seed of all random numbers.
     pub seed: u64,
+    /// The first client that speaks Centrifugo's protocol, as all after it do. `None`: none does.
+    pub first_centrifugo: Option<u32>,
     /// All topics.
     pub topics: Vec<Topic>,
     /// For each topic, the number of messages whose publish has begun.
@@ -194,7 +206,16 @@ impl SharedState {
 
     /// The plan of client `number`.
     pub fn client_plan(&self, number: u32) -> ClientPlan {
-        let transport = [Transport::Ws, Transport::Sse, Transport::Poll][number as usize % 3];
+        let is_centrifugo = self.first_centrifugo.is_some_and(|first| number >= first);
+        let protocol = match is_centrifugo {
+            true => Protocol::Centrifugo(
+                [Format::Json, Format::Protobuf][(number + number / LARGE_EVERY) as usize % 2],
+            ),
+            false => {
+                let transports = [Transport::Ws, Transport::Sse, Transport::Poll];
+                Protocol::Http(transports[number as usize % 3])
+            }
+        };
         let mut random = Random::new(self.seed ^ u64::from(number) << 20);
         let ordinary_count = self.ordinary_topic_count();
         let large_count = self.topics.len() as u32 - ordinary_count;
@@ -202,10 +223,11 @@ impl SharedState {
             // Each topic with large messages gets clients of every transport.
             let turn = number / LARGE_EVERY;
             let topics = vec![ordinary_count + (turn + turn / 3) % large_count];
-            let starts_live = false;
+            // A subscription of Centrifugo's protocol begins as the rule says, which is with the next message.
+            let starts_live = is_centrifugo;
             return ClientPlan {
                 number,
-                transport,
+                protocol,
                 starts_live,
                 topics,
             };
@@ -223,10 +245,11 @@ impl SharedState {
             }
         }
         // A long-poll never begins with new messages: while a client has no position, the server promises no message between two polls.
-        let starts_live = transport != Transport::Poll && random.below(10) < 3;
+        let starts_live =
+            is_centrifugo || protocol != Protocol::Http(Transport::Poll) && random.below(10) < 3;
         ClientPlan {
             number,
-            transport,
+            protocol,
             starts_live,
             topics,
         }
@@ -324,14 +347,19 @@ mod tests {
         let plans: Vec<ClientPlan> = (0..500).map(|number| shared.client_plan(number)).collect();
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             for topic in shared.ordinary_topic_count()..shared.topics.len() as u32 {
-                let matches =
-                    |plan: &&ClientPlan| plan.transport == transport && plan.topics == [topic];
+                let matches = |plan: &&ClientPlan| {
+                    plan.protocol == Protocol::Http(transport) && plan.topics == [topic]
+                };
                 assert!(
                     plans.iter().any(|plan| matches(&plan)),
                     "{transport:?}, {topic}"
                 );
             }
-            let plans_with = || plans.iter().filter(|plan| plan.transport == transport);
+            let plans_with = || {
+                plans
+                    .iter()
+                    .filter(|plan| plan.protocol == Protocol::Http(transport))
+            };
             assert!(plans_with().any(|plan| plan.topics.len() == 1));
             assert!(plans_with().any(|plan| plan.topics.len() > 2));
             assert!(plans_with().any(|plan| plan.topics[0] >= shared.ordinary_topic_count()));

@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 
 use crate::client::link::Link;
-use crate::scenario::chaos::{Client, ClientPlan, ClientTotals, Retention, SharedState, Transport};
+use crate::scenario::chaos::{
+    Client, ClientPlan, ClientTotals, Protocol, Retention, SharedState, Transport,
+};
 
 /// Timeout for the next bytes.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,14 +35,14 @@ fn read_log(
 ) -> Result<()> {
     let plan = ClientPlan {
         number: topic,
-        transport: Transport::Sse,
+        protocol: Protocol::Http(Transport::Sse),
         starts_live: false,
         topics: vec![topic],
     };
     let mut client = Client::new(plan, shared);
     client.start_connection();
     let mut link = Link::open(address, TIMEOUT)?;
-    link.send(&client.subscription.outgoing)?;
+    link.send(client.connection.outgoing())?;
     while !client.is_complete(shared) {
         link.read()?;
         let bytes = std::mem::take(&mut link.buffer);
