@@ -225,7 +225,10 @@ fn check_planted_faults(args: &Args) -> bool {
             | Fault::OwnOffset
             | Fault::SilentDamage
             | Fault::ForgottenWriters => crore_sim::plan::CLUSTERS_FROM,
-            Fault::EarlySuback => crore_sim::plan::DURABLE_SESSIONS_FROM,
+            Fault::EarlySuback | Fault::KeylessWill | Fault::UnrecordedPublish => {
+                crore_sim::plan::DURABLE_SESSIONS_FROM
+            }
+            Fault::FencedAccepted => crore_sim::plan::CLUSTER_SESSIONS_FROM,
             Fault::HighPosition => crore_sim::plan::STEADY_SUBSCRIPTIONS_FROM,
             Fault::SkippedPublication | Fault::HighReplyOffset => crore_sim::plan::CENTRIFUGO_FROM,
             Fault::OneLife => crore_sim::plan::COPIES_FROM,

@@ -154,7 +154,7 @@ pub struct Allowances {
     pub session_messages: u32,
     /// Whether some messages are published with RETAIN.
     pub retains: bool,
-    /// MQTT sessions survive a crash. A will that the server publishes a moment before a crash is published again after it.
+    /// MQTT sessions survive a crash. A will to a topic that is not durable may be published again after a crash.
     pub sessions_are_durable: bool,
 }
 
@@ -190,12 +190,13 @@ impl Truth {
         !self.allowed.budgets_are_wide || self.allowed.engine_is_late
     }
 
-    /// Whether a message may be published more than once, so that its offset is not known: a will, or a QoS 2 message whose topic is not durable.
+    /// Whether a message may be published more than once, so that its offset is not known: a will or a QoS 2 message whose topic is not durable.
     pub fn has_copies(&self, number: u32) -> bool {
-        let is_repeated =
-            |it: &MqttOptions| it.by.is_none() || it.qos == 2 && self.is_non_durable(number);
+        let is_repeated = |it: &MqttOptions| it.by.is_none() || it.qos == 2;
         let mqtt_options = self.mqtt_options.get(&number);
-        self.allowed.sessions_are_durable && mqtt_options.is_some_and(is_repeated)
+        self.allowed.sessions_are_durable
+            && self.is_non_durable(number)
+            && mqtt_options.is_some_and(is_repeated)
     }
 
     /// The most copies of a message in the log.

@@ -92,6 +92,12 @@ pub enum Fault {
     EarlySuback,
     /// A start applies batches that a document of the base already contains.
     FoldedTwice,
+    /// A QoS 2 message is sent before the session's record with its packet id is committed.
+    UnrecordedPublish,
+    /// In a cluster, a change of a session takes effect although another connection has claimed the session.
+    FencedAccepted,
+    /// The message of a will has no key by which a second one is recognised.
+    KeylessWill,
     /// The recorded position of a session is behind QoS 1 messages that the client has not acknowledged.
     HighPosition,
     /// The reply to a subscribe of Centrifugo's protocol lacks the first publication after the client's position.

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
 use crate::base::notices::Notice;
+use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
 use crate::budget::account::MemoryPart;
 use crate::budget::admission::{Client, Party};
@@ -273,10 +274,12 @@ pub(super) fn publish_will(
         name: &will.topic,
         data: &will.data,
         headers: will.headers.map(|field| &field[..]),
-        dedup: to.map(|_| DedupKey {
-            key: &[0; 2][..],
-            publisher: Party::qos2_publisher(will.token),
-        }),
+        dedup: to
+            .filter(|_| !planted::is(Fault::KeylessWill))
+            .map(|_| DedupKey {
+                key: &[0; 2][..],
+                publisher: Party::qos2_publisher(will.token),
+            }),
         client: will.client,
     };
     let answer = to.map_or(WantedAnswer::None, WantedAnswer::OutcomeAndInfo);

@@ -20,6 +20,7 @@ use super::absent::key_bytes;
 use super::snapshot::{checked_session, patched_session};
 use super::{AwaySession, DelayedWill, FOREVER_S, Sessions, second_after};
 use crate::base::ids::{ConnId, ShardId};
+use crate::base::planted::{self, Fault};
 use crate::base::snapshot::Block;
 use crate::base::time::Now;
 use crate::budget::admission::{Counts, Party};
@@ -73,7 +74,8 @@ impl Sessions {
         let id = found?;
         let replica = self.replica(id)?;
         let is_holder = matches!(fence.changed_by, ChangedBy::Holder | ChangedBy::Closing);
-        (replica.claim == fence.claim && replica.holder_terms.is_some() == is_holder).then_some(id)
+        let is_newest = replica.claim == fence.claim || planted::is(Fault::FencedAccepted);
+        (is_newest && replica.holder_terms.is_some() == is_holder).then_some(id)
     }
 
     fn apply_claim(

@@ -52,7 +52,8 @@ impl Clients {
             mqtt.and_then(|mqtt| mqtt.inflight.back())
                 .is_some_and(Inflight::is_publish_unsent)
         };
-        self.records_session(slot) && (qos == 2 || qos == 1 && has_unsent())
+        self.records_session(slot)
+            && (qos == 2 && !planted::is(Fault::UnrecordedPublish) || qos == 1 && has_unsent())
     }
 
     /// Whether a message of this many bytes may be added to those in flight. One record may have to contain them all, so together they may not exceed the
