@@ -265,7 +265,11 @@ impl Front {
             return true;
         }
         *budget = budget.saturating_sub(visits_for_tell(tell));
+        let steps = self.clients.meter.work.count();
         self.handle_reply(delivery.home, tell, frames, io);
+        if matches!(tell, Tell::Page { .. }) {
+            charge_steps(&self.clients.meter.work, steps, budget);
+        }
         self.carry_out_ends(io);
         delivery.cursor += 1;
         true
@@ -360,7 +364,7 @@ impl Visit {
         *budget = budget.saturating_sub(if is_written { cost } else { 1 });
         let copied_bytes = (clients.conns.charged_bytes()).saturating_sub(self.held_bytes);
         clients.meter.work.steps.add_bytes(copied_bytes);
-        charge_matching(&clients.meter.work, self.steps, budget);
+        charge_steps(&clients.meter.work, self.steps, budget);
     }
 }
 
@@ -399,9 +403,9 @@ fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) ->
     delivery.cursor + messages.records().len()
 }
 
-/// Charges the budget with the steps of matching since the count of steps was `before`, even if nothing matched.
+/// Charges the budget with the steps since the count was `before`: those of matching, even if nothing matched, and those of a page.
 #[inline]
-pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
+pub(super) fn charge_steps(work: &Work, before: u64, budget: &mut u32) {
     let visits = (work.count() - before) / STEPS_PER_VISIT as u64;
     if visits > 0 {
         let visits = u32::try_from(visits).unwrap_or(u32::MAX);

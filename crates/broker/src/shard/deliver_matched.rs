@@ -41,7 +41,7 @@ use crate::filters::matching::{FilterSubscriptions, MatchedFilter, Member};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
-use crate::shard::deliver::{Visit, charge_matching};
+use crate::shard::deliver::{Visit, charge_steps};
 use crate::store::slab::NONE;
 
 /// The maximum number of messages of a run.
@@ -63,7 +63,7 @@ impl Front {
         if delivery.run.len == 0 {
             let before = self.clients.meter.work.count();
             begin_run(&self.clients, &mut self.subs.matching, delivery, frames);
-            charge_matching(&self.clients.meter.work, before, budget);
+            charge_steps(&self.clients.meter.work, before, budget);
             *budget = budget.saturating_sub((delivery.run.visits.len() / PAIRS_PER_VISIT) as u32);
         }
         if !self.deliver_to_exact_subscribers(delivery, frames, budget, io) {

@@ -448,29 +448,75 @@ fn large_outboxes_are_written_in_parts_in_turn() {
     assert_eq!(parts, (had - first).div_ceil(PART));
 }
 
-/// A server with the topic `t`, its publisher, and clients of Centrifugo's protocol that do not read. So bytes wait for the socket of each client.
-fn centrifugo_clients_that_do_not_read(count: usize, options: &str) -> (TestServer, usize) {
+/// A server with the topic `t`, and its publisher. The protocol of Centrifugo is on.
+fn centrifugo_server() -> (TestServer, usize) {
     let mut settings = Settings::default();
     settings.centrifugo.enabled = true;
     let mut server = server(settings);
-    let write_frame = |server: &mut TestServer, conn: usize, text: &str| {
-        let mut out = Vec::new();
-        frame::write_masked(&mut out, Opcode::Text, text.as_bytes(), [1, 2, 3, 4]);
-        server.send(conn, out);
-    };
     let publisher = server.open(0);
-    let subscribe = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"t\"{options}}}}}");
-    for _ in 0..count {
+    (server, publisher)
+}
+
+fn send_commands(server: &mut TestServer, conn: usize, text: &str) {
+    let mut out = Vec::new();
+    frame::write_masked(&mut out, Opcode::Text, text.as_bytes(), [1, 2, 3, 4]);
+    server.send(conn, out);
+}
+
+/// Clients of Centrifugo's protocol that have connected.
+fn centrifugo_clients(server: &mut TestServer, count: usize) -> Vec<usize> {
+    let clients = (0..count).map(|_| {
         let conn = server.open(0);
         server.send(conn, UPGRADE.replace("/pub/t", "/connection/websocket"));
-        write_frame(&mut server, conn, "{\"id\":1,\"connect\":{}}");
-        write_frame(&mut server, conn, &subscribe);
+        send_commands(server, conn, "{\"id\":1,\"connect\":{}}");
+        server.settle();
+        conn
+    });
+    clients.collect()
+}
+
+/// A server with subscribers of the topic `t` in Centrifugo's protocol that do not read. So bytes wait for the socket of each client.
+fn centrifugo_clients_that_do_not_read(count: usize, options: &str) -> (TestServer, usize) {
+    let (mut server, publisher) = centrifugo_server();
+    let subscribe = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"t\"{options}}}}}");
+    for conn in centrifugo_clients(&mut server, count) {
+        send_commands(&mut server, conn, &subscribe);
         server.settle();
         server.set_window(conn, 0);
     }
     publish_text(&mut server, publisher, "first");
     server.settle();
     (server, publisher)
+}
+
+#[test]
+fn first_pages_are_copied_over_several_turns() {
+    const CLIENTS: usize = 60;
+    const BYTES: usize = 60 << 10;
+    let (mut server, publisher) = centrifugo_server();
+    for _ in 0..3 {
+        publish_text(&mut server, publisher, &"x".repeat(BYTES / 3));
+    }
+    server.settle();
+    let clients = centrifugo_clients(&mut server, CLIENTS);
+    for conn in clients {
+        server.set_window(conn, 0);
+        let subscribe =
+            "{\"id\":2,\"subscribe\":{\"channel\":\"t\",\"recover\":true,\"offset\":0}}";
+        send_commands(&mut server, conn, subscribe);
+    }
+    let waiting_bytes = |server: &TestServer| server.shards[0].accounts().outbox_bytes;
+    let (mut before, mut turns) = (waiting_bytes(&server), 0);
+    while waiting_bytes(&server) < CLIENTS * BYTES {
+        server.flush(0);
+        let copied_bytes = waiting_bytes(&server) - before;
+        assert!(
+            copied_bytes <= CLIENTS / 2 * BYTES,
+            "{copied_bytes} bytes in a turn"
+        );
+        (before, turns) = (waiting_bytes(&server), turns + 1);
+        assert!(turns < 1_000, "the turns do not end");
+    }
 }
 
 /// Publishes to the topic `t`.

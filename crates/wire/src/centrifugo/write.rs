@@ -135,9 +135,12 @@ impl Writer for Json<'_> {
             Payload::Value(value) if json::is_json(value) => {
                 self.key(field);
                 // Line ends are white space in JSON. They would end the line of an event or of a list of replies.
-                for piece in value.split(|byte| matches!(byte, b'\r' | b'\n')) {
-                    self.out.extend_from_slice(piece);
+                let mut written = 0;
+                for line_end in memchr::memchr2_iter(b'\r', b'\n', value) {
+                    self.out.extend_from_slice(&value[written..line_end]);
+                    written = line_end + 1;
                 }
+                self.out.extend_from_slice(&value[written..]);
             }
             Payload::Text(text) if core::str::from_utf8(text).is_ok() => {
                 self.key(field);

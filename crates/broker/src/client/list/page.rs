@@ -69,6 +69,8 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
         }
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
+    let bytes = records.iter().map(Record::frame_bytes).sum();
+    clients.meter.work.steps.add_bytes(bytes);
     let first_unsent = match C::send_first_page(clients, subscription, page, (records, frames), io)
     {
         true => None,

@@ -90,6 +90,8 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         let before = clients.scratch.reply.len();
         write_reply(clients, slot, pending.id, Answer::Subscribe(result));
         let bytes = clients.scratch.reply.len() - before;
+        // The data is checked twice, and copied to the reply and to the outbox.
+        clients.meter.work.steps.add_bytes(3 * bytes);
         clients.meter.stats.sent(records.len(), bytes);
         clients.send_reply(slot, io);
         true
