@@ -587,10 +587,19 @@ impl Counts {
                 .count(client)
                 .max(disk.written_bytes.count(client))
         };
-        match disk_is_full.load(Relaxed) || !disk.may_take(held_bytes()) {
-            true => Err(Reason::DiskFull),
-            false => Ok(()),
+        if disk_is_full.load(Relaxed) {
+            return Err(Reason::DiskFull);
         }
+        if !disk.may_take(held_bytes()) {
+            disk.has_refused_share.store(true, Relaxed);
+            return Err(Reason::DiskFull);
+        }
+        Ok(())
+    }
+
+    /// Whether a client was refused for its share of the disk since the last call.
+    pub fn take_refused_share(&self) -> bool {
+        self.engine.disk.has_refused_share.swap(false, Relaxed)
     }
 
     /// Counts the bytes of a message of this client that goes to the engine's disk.

@@ -1,6 +1,6 @@
 //! Shares of the engine's disk: when the disk is nearly full, clients that keep or write much are refused first.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::client::CountsByClient;
 use super::shares;
@@ -21,6 +21,8 @@ pub(super) struct Disk {
     pub written_bytes: CountsByClient,
     /// The bytes of session records that each client has written since the disk became full.
     pub spare_bytes: CountsByClient,
+    /// Whether a client was refused for its share since the last look: a checkpoint may free room for it, although the disk is not full.
+    pub has_refused_share: AtomicBool,
 }
 
 impl Default for Disk {
@@ -31,6 +33,7 @@ impl Default for Disk {
             size_bytes: AtomicU64::new(u64::MAX),
             written_bytes: CountsByClient::without_limit(),
             spare_bytes: CountsByClient::without_limit(),
+            has_refused_share: AtomicBool::new(false),
         }
     }
 }

@@ -41,8 +41,12 @@ use crate::lifecycle::checkpoint::{
 };
 use crate::settings::state::State as Settings;
 
-/// On a full disk, the delay after a checkpoint that found no sealed segments to replace.
+/// On a full disk, the delay after a checkpoint that found no sealed segments to replace. Also the delay after a checkpoint before one for a client that was refused
+/// for its share of the disk.
 const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
+/// Part of the base that a checkpoint should free when a client was refused for its share of the disk: the base divided by this. So a client that is refused again
+/// and again makes no checkpoint that frees little. A client may hold eight times the free bytes.
+const SHARE_DIVISOR: u64 = 8;
 /// On a full disk, the delay before a checkpoint for which there is probably no room, or which probably frees nothing. The checkpoint is
 /// attempted all the same, because both are estimates.
 const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
@@ -261,7 +265,7 @@ impl CheckpointMaker {
 
     /// Why a checkpoint is due, or None. A checkpoint rewrites all kept messages, so it should free as much as it writes. It is due when
     /// the sealed segments are as large as the base, or take half of the bytes that `bytes_max` leaves beside the base. It is also due when
-    /// removed messages take as many bytes of the files as kept ones.
+    /// removed messages take as many bytes of the files as kept ones, and when a client is refused for its share of the disk although the log has much that may go.
     fn due(&self, state: &EngineState) -> Option<Due> {
         let settings = &self.context.settings;
         let base = self.context.stats.base_bytes.load(Relaxed);
@@ -272,7 +276,9 @@ impl CheckpointMaker {
         let live = self.live_bytes(state, self.kept_bytes());
         let frees = sealed > 0 || live < base - base / WORTHWHILE_DIVISOR;
         let helps = state.is_full && (frees || !self.attempted_within(NO_ROOM_DELAY));
-        if helps || sealed >= base.min(half).max(least) {
+        let refused_share = (self.context.world)().admission.take_refused_share();
+        let frees_share = sealed > base / SHARE_DIVISOR && !self.attempted_within(FULL_DISK_DELAY);
+        if helps || refused_share && frees_share || sealed >= base.min(half).max(least) {
             return Some(Due::Grown);
         }
         let within = Duration::from_secs(u64::from(settings.erase_within_s));
