@@ -291,17 +291,40 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // Nearly all names are printable ASCII. For them one pass over the bytes is enough.
-    let (mut is_plain, mut has_wildcard) = (true, false);
-    for byte in text {
-        is_plain &= matches!(byte, b' '..=b'~');
-        has_wildcard |= matches!(byte, b'+' | b'#');
-    }
-    if !is_plain {
+    let classes = classes_of(text);
+    if classes & NOT_PRINTABLE_ASCII != 0 {
         let text = core::str::from_utf8(text).map_err(|_| TopicError::NotUtf8)?;
         if text.chars().any(char::is_control) {
             return Err(TopicError::Control);
         }
     }
-    Ok(has_wildcard)
+    Ok(classes & WILDCARD != 0)
+}
+
+/// A class of bytes: those that are not printable ASCII.
+const NOT_PRINTABLE_ASCII: u8 = 1;
+/// A class of bytes: `+` and `#`.
+const WILDCARD: u8 = 2;
+
+/// The classes of each byte. With a table the check of a name takes half the instructions of comparisons.
+const CLASSES: [u8; 256] = {
+    let mut classes = [NOT_PRINTABLE_ASCII; 256];
+    let mut byte = b' ';
+    while byte <= b'~' {
+        classes[byte as usize] = 0;
+        byte += 1;
+    }
+    classes[b'+' as usize] = WILDCARD;
+    classes[b'#' as usize] = WILDCARD;
+    classes
+};
+
+/// The classes to which the bytes of `text` belong.
+fn classes_of(text: &[u8]) -> u8 {
+    (text.iter()).fold(0, |classes, &byte| classes | CLASSES[usize::from(byte)])
+}
+
+/// Whether all bytes are printable ASCII. Nearly all names and fields are. Such a text is UTF-8 and has no control characters.
+pub fn is_printable_ascii(text: &[u8]) -> bool {
+    classes_of(text) & NOT_PRINTABLE_ASCII == 0
 }

@@ -236,7 +236,19 @@ pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a varint from the start of `rest`, and removes it there.
+#[inline]
 pub fn read_varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most numbers are small: the lengths of short fields.
+    if let Some((&byte, after)) = rest.split_first()
+        && byte < 0x80
+    {
+        *rest = after;
+        return Some(byte.into());
+    }
+    read_long_varint(rest)
+}
+
+fn read_long_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
         let (byte, after) = rest.split_first()?;

@@ -1,5 +1,7 @@
 //! The world: the state that all shards of a process share.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
@@ -50,6 +52,12 @@ impl World {
     /// The same number of the process that began with this writer number.
     pub fn process_number_of(&self, writer: u64) -> u32 {
         self.epoch ^ writer as u32 ^ (writer >> 32) as u32
+    }
+
+    /// The hash of the name of a topic, a filter or a session: keyed, so that nobody can choose names with the same hash.
+    #[inline]
+    pub fn hash_of(&self, name: &[u8]) -> u32 {
+        xxh3_64_with_seed(name, self.seed) as u32
     }
 
     /// The placement of topics and sessions.

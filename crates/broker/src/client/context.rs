@@ -3,8 +3,6 @@
 
 use alloc::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::lives::Lives;
 use crate::base::planted::{self, Fault};
@@ -51,7 +49,7 @@ impl Context {
 
     /// The keyed hash of a topic, and its home (the shard that keeps the topic).
     pub(crate) fn hash_and_home_of(&self, name: &[u8]) -> (u32, ShardId) {
-        let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
+        let hash = self.world.hash_of(name);
         (hash, self.world.placement().home_of_name(name))
     }
 

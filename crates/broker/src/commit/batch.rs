@@ -91,7 +91,7 @@ impl Header {
 /// The content of a record.
 #[derive(Clone, Copy, Debug)]
 pub enum LogRecord<'a> {
-    /// A message, or a change of a topic. The seed of the hash of the topic's name is 0.
+    /// A message, or a change of a topic. The hash of the topic's name is 0.
     Fact(&'a Fact<'a>),
     /// A control record.
     Control(ControlRecord<'a>),
@@ -175,9 +175,14 @@ pub fn for_each_record(
         } else if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
             visit(offset(offset_delta), LogRecord::Session(&session));
         } else {
-            Fact::decode(record, 0, Client::NOBODY, |offset_delta, fact| {
-                visit(offset(offset_delta), LogRecord::Fact(fact));
-            })?;
+            Fact::decode(
+                record,
+                |_| 0,
+                Client::NOBODY,
+                |offset_delta, fact| {
+                    visit(offset(offset_delta), LogRecord::Fact(fact));
+                },
+            )?;
         }
     }
     records.expect_end()?;

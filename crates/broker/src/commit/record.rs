@@ -8,8 +8,6 @@
 
 use alloc::vec::Vec;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
 use crate::base::record_kind::{Family, OPTIONAL, RecordKind};
@@ -60,13 +58,13 @@ impl<'a> Fact<'a> {
     }
 
     /// Decodes the record of a fact. Calls `then` with the offset of the record minus the first offset of the batch, and with the fact.
-    /// `seed` is the seed of the hash of the topic's name. `client` is the client that is charged.
+    /// `hash` makes the hash of the topic's name that the fact contains. `client` is the client that is charged.
     ///
     /// # Errors
     /// The record is not a fact, or is malformed.
     pub(crate) fn decode<T>(
         record: &'a [u8],
-        seed: u64,
+        hash: impl FnOnce(&[u8]) -> u32,
         client: Client,
         then: impl FnOnce(u32, &Fact<'_>) -> T,
     ) -> Result<T, Damaged> {
@@ -74,7 +72,7 @@ impl<'a> Fact<'a> {
         fields.byte()?;
         let offset_delta = fields.number32()?;
         let name = fields.field()?;
-        let hash = xxh3_64_with_seed(name, seed) as u32;
+        let hash = hash(name);
         let change = match RecordKind::read(record) {
             Some(RecordKind::Publish) => {
                 let message = decode_message(&mut fields, hash, name, client)?;
@@ -262,13 +260,14 @@ pub(crate) fn check_record(
     placement: Placement,
     is_replicated: bool,
 ) -> Result<Option<u32>, Damaged> {
-    match may_skip_unknown(record) {
-        Some(true) => return Ok(None),
-        Some(false) => return Err(Damaged("a record is of no known kind")),
-        None => {}
-    }
     // Most records are facts. For them the other decoders are not called.
     let family = RecordKind::read(record).map(RecordKind::family);
+    if family.is_none() {
+        return match may_skip_unknown(record) {
+            Some(true) => Ok(None),
+            Some(false) | None => Err(Damaged("a record is of no known kind")),
+        };
+    }
     if family == Some(Family::Control)
         && let Some((offset_delta, control)) = ControlRecord::decode(record)?
     {
@@ -303,7 +302,8 @@ pub(crate) fn check_record(
         }
         Ok(Some(offset_delta))
     };
-    Fact::decode(record, 0, Client::NOBODY, check_fact)?.map_err(Damaged)
+    // The check does not look at the hash.
+    Fact::decode(record, |_| 0, Client::NOBODY, check_fact)?.map_err(Damaged)
 }
 
 /// Whether a record is a control record that a node of a cluster writes without a request.

@@ -43,6 +43,9 @@ pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(),
         if field.len() > FIELD_BYTES_MAX {
             return Err(long);
         }
+        if topic::is_printable_ascii(field) {
+            continue;
+        }
         let text = core::str::from_utf8(field).map_err(|_| coding)?;
         if text.chars().any(char::is_control) {
             return Err(control);

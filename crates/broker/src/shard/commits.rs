@@ -160,7 +160,8 @@ impl Shard {
         if let Some(fact) = &unlogged {
             let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
             let mut context = home_context(subs, &clients.ctx);
-            outcome = Fact::decode(fact, clients.ctx.world.seed, client, |_, fact| {
+            let hash = |name: &[u8]| clients.ctx.world.hash_of(name);
+            outcome = Fact::decode(fact, hash, client, |_, fact| {
                 Some(home.apply_admitted(fact, None, &mut context))
             });
         }
@@ -233,11 +234,11 @@ impl Shard {
         asker: Option<Client>,
     ) -> Result<(u64, Option<Outcome>), Damaged> {
         let header = &stored.header;
-        if may_skip_unknown(record) == Some(true) {
-            return Ok((header.first_offset, None));
-        }
         // Most records are facts. For them the other decoders are not called.
         let family = RecordKind::read(record).map(RecordKind::family);
+        if family.is_none() && may_skip_unknown(record) == Some(true) {
+            return Ok((header.first_offset, None));
+        }
         if family == Some(Family::Control)
             && let Some((offset_delta, control)) = ControlRecord::decode(record)?
         {
@@ -272,7 +273,8 @@ impl Shard {
         let client = asker.unwrap_or(Client::NOBODY);
         let is_void =
             world.is_replicated() && stored.is_late() && !planted::is(Fault::LateAccepted);
-        Fact::decode(record, world.seed, client, |offset_delta, fact| {
+        let hash = |name: &[u8]| world.hash_of(name);
+        Fact::decode(record, hash, client, |offset_delta, fact| {
             let offset = header.first_offset + u64::from(offset_delta);
             let name = fact.topic().name;
             if is_void {

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::split_shared;
 use crore_wire::topic;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::reason::Closed;
@@ -345,7 +344,7 @@ impl Shard {
             match shared {
                 Some((name, filter)) => home.restore_group_member(filter, name),
                 None => {
-                    let hash = xxh3_64_with_seed(filter, world.seed) as u32;
+                    let hash = world.hash_of(filter);
                     home.count_qos_subscription(hash, filter, true, now);
                 }
             }

@@ -8,8 +8,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::snapshot::{checked_session, patched_session};
 use super::{AwaySession, DelayedWill, FOREVER_S, SessionRow, Sessions, absent, second_after};
 use crate::base::time::Now;
@@ -72,7 +70,7 @@ impl Sessions {
         world: &World,
         now: Now,
     ) -> bool {
-        let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
+        let hash = world.hash_of(record.name);
         let found = self.find(hash, record.name);
         let waiting_row = match &record.change {
             SessionChange::Claim { clean: false, .. } => found.filter(|id| !self.has_ended(*id)),
@@ -104,7 +102,7 @@ impl Sessions {
     }
 
     fn replay_now(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
-        let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
+        let hash = world.hash_of(record.name);
         let found = self.find(hash, record.name);
         match &record.change {
             &SessionChange::Claim {
@@ -275,7 +273,7 @@ impl Sessions {
         world: &World,
     ) -> u32 {
         let id = self.rows.insert(SessionRow {
-            hash: xxh3_64_with_seed(name, world.seed) as u32,
+            hash: world.hash_of(name),
             client: self.clients.insert(name),
             ..SessionRow::vacant(NONE)
         });
@@ -431,7 +429,7 @@ mod tests {
         assert!(table.replay(b"it", claim(false, 0, 0)));
         let now = Now { s: 1, unix_s: 1 };
         table.0.release_held_in_log(now);
-        let hash = xxh3_64_with_seed(b"it", table.1.seed) as u32;
+        let hash = table.1.hash_of(b"it");
         assert!(table.0.has(hash, b"it") && !table.0.would_continue(hash, b"it", now));
         // For the next records of the log, too, the session has ended.
         assert!(table.replay(b"it", claim(false, 60, 8)));

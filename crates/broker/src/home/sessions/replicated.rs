@@ -47,7 +47,7 @@ impl Sessions {
         world: &World,
         place: LogPlace,
     ) -> (Option<Consequences>, Consequences) {
-        let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
+        let hash = world.hash_of(record.name);
         let found = self.find(hash, record.name);
         let of_node_death = found.and_then(|id| self.release_if_dead(id));
         let of_record = match (&record.change, record.fence) {

@@ -6,8 +6,6 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::recorded::ENDED_S;
 use super::{AwaySession, DelayedWill, FOREVER_S, HoldState, SessionRow, Sessions};
 use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
@@ -223,7 +221,7 @@ impl Sessions {
             away.will.iter_mut().for_each(|will| will.due_s = FOREVER_S);
         }
         let id = self.rows.insert(SessionRow {
-            hash: xxh3_64_with_seed(saved.client, world.seed) as u32,
+            hash: world.hash_of(saved.client),
             client: self.clients.insert(saved.client),
             serial: saved.serial,
             life: saved.life,

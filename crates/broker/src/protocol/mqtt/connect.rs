@@ -6,8 +6,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use crore_wire::mqtt::{
     ConnAck, Connect, Disconnect, Error, PropertyWriter, ReasonCode, Version, encode,
 };
@@ -520,7 +518,7 @@ fn accept_connect(
         0
     };
     clients.record_event(slot, EventKind::SessionOpened, client_id.as_bytes());
-    let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
+    let hash = clients.ctx.world.hash_of(session.as_bytes());
     let ask = Ask::SessionOpen {
         to: clients.conns.reply_to(slot, 0),
         hash,
@@ -539,7 +537,7 @@ fn accept_connect(
 /// cannot tell the client.
 fn report_short_session(clients: &mut Clients, client: &str) {
     let world = &clients.ctx.world;
-    let hash = xxh3_64_with_seed(client.as_bytes(), world.seed) as u32;
+    let hash = world.hash_of(client.as_bytes());
     let reported = &world.admission.short_sessions;
     if reported.has(hash) {
         return;
