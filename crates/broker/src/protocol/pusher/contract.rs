@@ -5,7 +5,7 @@ use crate::base::reason::Reason;
 use crate::budget::stats::Transport;
 use crate::client::list::live::deliver_live_messages;
 use crate::client::list::page::{handle_topic_page, request_next_pages};
-use crate::client::list::{move_to_row, subscription_at_mut};
+use crate::client::list::{index_with_serial, move_to_row, subscription_at_mut};
 use crate::client::protocols::{Protocol, TopicPage};
 use crate::client::row::{Row, SUBSCRIPTION_LIST, State};
 use crate::client::types::SubscriptionRef;
@@ -126,13 +126,10 @@ impl Protocol<AllProtocols> for Pusher {
         page: TopicPage<'_>,
         io: &mut I,
     ) {
-        handle_topic_page::<PusherCodec, _, I>(
-            front,
-            (subscription.slot, subscription.sub_index),
-            page,
-            io,
-        );
-        watch_begun(&mut front.clients, &mut front.subs.lanes, subscription.slot);
+        let (slot, sub_index) = (subscription.slot, subscription.sub_index);
+        let sub_key = index_with_serial(&front.clients.conns, slot, sub_index);
+        handle_topic_page::<PusherCodec, _, I>(front, (slot, sub_index), page, io);
+        watch_begun(&mut front.clients, &mut front.subs.lanes, slot, sub_key);
     }
 
     /// All subscribers get the same events, except a connection that published one of the run, and those that are told positions.

@@ -25,10 +25,13 @@ use crate::protocol::front::{Clients, Lanes};
 use crate::protocol::pusher::close::end_with_code;
 use crate::protocol::pusher::reply::write_event;
 use crate::protocol::pusher::state::{
-    CollectedUser, CollectedUsers, Membership, MembershipProgress, PusherState, drop_idle_state,
-    state, state_mut,
+    CollectedUser, CollectedUsers, Membership, MembershipProgress, drop_idle_state, state,
+    state_mut,
 };
 use crate::store::slab::NONE;
+
+/// How many channels of a client can be compared in one step.
+const ENTRIES_PER_STEP: usize = 16;
 
 /// Begins the membership of a subscription that no home has answered. The caller has counted the watcher.
 pub(super) fn begin_membership(
@@ -67,25 +70,28 @@ pub(super) fn leave_watcher(clients: &Clients, slot: u32) {
     clients.ctx.world.admission.leave_watcher(client);
 }
 
-/// Asks for the members of the channels whose home has just answered the subscription.
-pub(super) fn watch_begun(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
-    let is_begun = |state: &PusherState, membership: &Membership| {
-        matches!(membership.progress, MembershipProgress::Subscribing)
-            && !(state.pending_subscribes.iter()).any(|it| it.sub_key == membership.sub_key)
-    };
-    let has_begun = |state: &PusherState| state.memberships.iter().any(|it| is_begun(state, it));
-    if !state(&clients.conns, slot).is_some_and(has_begun) {
+/// Asks for the members of a channel if its home has answered the subscription. `sub_key` is the subscription: its index and its serial number.
+pub(super) fn watch_begun(clients: &mut Clients, lanes: &mut Lanes, slot: u32, sub_key: u32) {
+    let Some(state) = state(&clients.conns, slot) else {
         return;
-    }
+    };
+    // A client may have thousands of channels, and each answer looks through all of them.
+    let looked_at = state.memberships.len() + state.pending_subscribes.len();
+    clients.meter.work.steps.add(looked_at / ENTRIES_PER_STEP);
+    let is_pending = (state.pending_subscribes.iter()).any(|it| it.sub_key == sub_key);
+    let has_begun = |it: &Membership| {
+        it.sub_key == sub_key && matches!(it.progress, MembershipProgress::Subscribing)
+    };
+    let index = state.memberships.iter().position(has_begun);
+    let Some(index) = index.filter(|_| !is_pending) else {
+        return;
+    };
     let mut memberships = take_memberships(clients, slot);
-    for membership in &mut memberships {
-        if is_begun(state_mut(&mut clients.conns, slot), membership) {
-            membership.progress = MembershipProgress::Collecting(CollectedUsers::default());
-            ask(clients, lanes, slot, membership, |to| {
-                PresenceAsk::Watch(to, None)
-            });
-        }
-    }
+    let membership = &mut memberships[index];
+    membership.progress = MembershipProgress::Collecting(CollectedUsers::default());
+    ask(clients, lanes, slot, membership, |to| {
+        PresenceAsk::Watch(to, None)
+    });
     put_memberships(clients, slot, memberships);
 }
 
@@ -110,6 +116,8 @@ pub(crate) fn handle_pusher_presence<I: Io>(
 ) {
     let slot = to.slot;
     let mut memberships = take_memberships(clients, slot);
+    let looked_at = memberships.len();
+    clients.meter.work.steps.add(looked_at / ENTRIES_PER_STEP);
     let mut membership = memberships.iter_mut().find(|it| it.sub_key == to.part);
     if let Some(membership) = &mut membership {
         if page.resets && matches!(membership.progress, MembershipProgress::Told) {
@@ -359,22 +367,46 @@ mod tests {
         }
     }
 
-    /// The JSON of the events that a client which collects the members is sent for these pages.
-    fn told(pages: &[PresencePage]) -> Vec<String> {
-        let mut io = RecordingIo::default();
-        let mut shard = connected(&["a"], "a", &mut io);
-        let clients = &mut shard.front().clients;
-        let mut membership = Membership {
-            sub_key: 0,
+    fn membership(clients: &Clients, sub_key: u32, progress: MembershipProgress) -> Membership {
+        Membership {
+            sub_key,
             topic: 0,
             name: b"pusher/a/presence/presence-room"[..].into(),
             client: clients.conns.get(0).consumer.client,
             user: "me".into(),
             info: Box::default(),
-            progress: MembershipProgress::Collecting(CollectedUsers::default()),
+            progress,
             is_page_due: false,
             users: BTreeMap::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn only_the_members_of_the_channel_whose_home_has_answered_are_requested() {
+        let mut io = RecordingIo::default();
+        let mut shard = connected(&["a"], "a", &mut io);
+        let front = shard.front();
+        let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
+        let begin = |n| membership(clients, n, MembershipProgress::Subscribing);
+        let memberships: Vec<Membership> = (0..100).map(begin).collect();
+        put_memberships(clients, 0, memberships);
+        let before = clients.meter.work.count();
+        watch_begun(clients, lanes, 0, 7);
+        let is_asked = |it: &Membership| matches!(it.progress, MembershipProgress::Collecting(_));
+        let memberships = &state(&clients.conns, 0).expect("memberships").memberships;
+        let asked = memberships.iter().filter(|it| is_asked(it));
+        assert_eq!(asked.map(|it| it.sub_key).collect::<Vec<u32>>(), [7]);
+        let steps = clients.meter.work.count() - before;
+        assert!(steps > 0, "the work is not counted");
+    }
+
+    /// The JSON of the events that a client which collects the members is sent for these pages.
+    fn told(pages: &[PresencePage]) -> Vec<String> {
+        let mut io = RecordingIo::default();
+        let mut shard = connected(&["a"], "a", &mut io);
+        let clients = &mut shard.front().clients;
+        let progress = MembershipProgress::Collecting(CollectedUsers::default());
+        let mut membership = membership(clients, 0, progress);
         clients.scratch.reply.clear();
         let mut events = Vec::new();
         for page in pages {
