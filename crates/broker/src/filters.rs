@@ -9,7 +9,8 @@
 //! the filters up to that level. A shape is the set of levels that are `+`: the text of all other levels must be the topic's. Filters with at most
 //! [`FREE_WILDCARDS`] levels `+` have few shapes. The number of other shapes is limited, so that a match cannot visit 2^levels nodes.
 //!
-//! A match counts the visited nodes as steps of the shard's work. The result for a topic is cached until another topic is matched or a filter is opened
+//! Opening, finding and closing a filter counts each of its nodes as a step of the shard's work. A match counts several nodes as a step, since those near the
+//! root are in the CPU's cache. The result for a topic is cached until another topic is matched or a filter is opened
 //! or closed, because one publish matches several times, and the messages of a burst often have the same topic.
 //!
 //! Callers validate filters before they open them ([`crore_wire::topic::check_filter`]).
@@ -35,7 +36,7 @@ pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 /// The maximum number of levels of a filter. Usual topic names have under ten. With the worst filters, the cost of a publish grows with the cube of
 /// this number, since two `+` may be anywhere: some 20 us with 16 levels, 1 ms with 64.
 pub const LEVELS_MAX: usize = 16;
-/// The nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
+/// The nodes that a match visits in the time of a step.
 const NODES_PER_STEP: usize = 4;
 /// The matches of a topic are cached if the topic has at most this many.
 const CACHED_MATCHES_MAX: usize = 4096;
@@ -184,6 +185,7 @@ impl Filters {
         self.cached_matches.get_mut().is_valid = false;
         let mut node = NONE;
         for level in levels(filter) {
+            self.steps.add(1);
             node = match self.child(node, level) {
                 Some(child) => child,
                 None => self.add(node, level),
@@ -199,6 +201,7 @@ impl Filters {
     pub fn find(&self, filter: &[u8]) -> Option<u32> {
         let mut node = NONE;
         for level in levels(filter) {
+            self.steps.add(1);
             node = self.child(node, level)?;
         }
         (self.nodes.get(node).children & ENDS_FILTER != 0).then_some(node)
@@ -258,6 +261,7 @@ impl Filters {
         node.value = NONE;
         let mut node_id = id;
         while node_id != NONE && self.nodes.get(node_id).children == 0 {
+            self.steps.add(1);
             node_id = self.prune(node_id);
         }
         self.count_bytes();

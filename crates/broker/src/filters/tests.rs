@@ -211,6 +211,22 @@ fn topic_that_is_matched_again_costs_its_matches_only() {
     assert_eq!(cost(&deep), first);
 }
 
+#[test]
+fn filter_that_is_opened_found_or_closed_costs_a_step_for_each_level() {
+    let steps = Steps::default();
+    let mut filters = Filters::new(1, &steps);
+    let deep = ["a"; LEVELS_MAX].join("/");
+    let levels = LEVELS_MAX as u64;
+    let mut steps_before = 0;
+    let mut cost = |steps_now| steps_now - core::mem::replace(&mut steps_before, steps_now);
+    let id = filters.open(deep.as_bytes(), NO_PARTY).unwrap();
+    assert!(cost(steps.count()) >= levels);
+    assert_eq!(filters.find(deep.as_bytes()), Some(id));
+    assert_eq!(cost(steps.count()), levels);
+    filters.close(id);
+    assert_eq!(cost(steps.count()), levels);
+}
+
 /// The bytes that a trie has reserved.
 fn reserved_bytes(filters: &Filters) -> usize {
     filters.nodes.bytes() + filters.index.bytes() + filters.levels.reserved_bytes()
