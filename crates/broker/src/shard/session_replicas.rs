@@ -80,11 +80,12 @@ impl Shard {
                 let admission = &front.clients.ctx.world.admission;
                 let is_new = !sessions.has(*hash, client);
                 let now = front.clients.ctx.now;
-                let has_log_room = match is_new && *expiry_s > 0 {
-                    true => admission.check_disk_share(*owner, now.unix_s),
-                    false => admission.check_session_write(*owner),
-                };
-                if has_log_room.is_err()
+                // While publishers wait for the full log, a new session may use the spare room, as the records of existing sessions do.
+                let is_log_full = admission.check_session_write(*owner).is_err()
+                    || is_new
+                        && *expiry_s > 0
+                        && admission.check_disk_share(*owner, now.unix_s).is_err();
+                if is_log_full
                     || is_new && !admission.may_enter_session(*owner, client)
                     || !may_open(
                         &front.clients,

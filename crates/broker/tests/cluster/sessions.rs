@@ -406,3 +406,19 @@ fn full_log_refuses_new_sessions_and_gives_each_client_a_part_of_the_room_for_ex
     assert_eq!(connect(&mut nodes, "old", None), "connack true 0x0");
     assert_eq!(connect(&mut nodes, "new", None), "connack false 0x0");
 }
+
+#[test]
+fn log_that_has_just_become_full_gives_each_client_a_part_of_the_room_for_new_sessions() {
+    let mut nodes = nodes(2);
+    let admission = nodes.nodes[0].world.admission.clone();
+    admission.set_disk_room(u64::MAX, 256 * 2000);
+    admission.set_log_full(nodes.nodes[0].server.now.unix_s);
+    let mut answers = (0..50).map(|n| {
+        let (name, words) = (format!("new {n}"), [b'x'; 300]);
+        let client = Client::connect_as(&mut nodes, 0, &name, Some(("last/words", &words[..])));
+        let received = client.received(&mut nodes);
+        received.first().cloned().unwrap_or_default()
+    });
+    let taken = answers.by_ref().take_while(|it| it != "connack false 0x97");
+    assert!((3..10).contains(&taken.count()));
+}
