@@ -260,6 +260,7 @@ impl Shard {
                     self.apply_session_record(partition_index, &session, stored, offset);
                 return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
             }
+            self.sessions.note_read(world);
             if asker.is_none() && world.recovers_sessions() {
                 let now = Now {
                     unix_s: header.unix_s,

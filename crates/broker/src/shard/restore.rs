@@ -306,6 +306,11 @@ impl Shard {
         needs.publishers.extend(wills);
     }
 
+    /// Whether the log or a checkpoint of the cluster has sessions although its format has none. A node must not serve then: its checkpoints would lose them.
+    pub fn has_unread_sessions(&self) -> bool {
+        self.sessions.has_unread()
+    }
+
     /// Ends all restored sessions without publishing their wills. Called before [`finish_recovery`](Self::finish_recovery) if a process has served
     /// clients after the log's last record without recording their sessions. Returns the number of sessions.
     pub fn end_restored_sessions(&mut self, now: Now) -> u32 {

@@ -139,6 +139,14 @@ pub fn join(
         }
         anyhow::Ok(())
     })?;
+    if homes.iter().any(Shard::has_unread_sessions) {
+        bail!(
+            "the log of the cluster has MQTT sessions, but the cluster writes format {}, in which this version keeps none; stop all nodes, raise the format ({}), \
+             and start them with this version",
+            identity.format,
+            command_to_raise(identity.format, &settings.name)
+        );
+    }
     restore_needs_of_sessions(homes.make_contiguous(), now);
     // The log has just answered. From now on this node's heartbeats in the log show whether it still answers.
     world
@@ -204,13 +212,19 @@ fn log_other_sessions(format: u32, name: &str) {
         );
         return;
     }
-    let name = name.to_uppercase();
+    let command = command_to_raise(format, name);
     tracing::warn!(
         "cluster.durable_sessions: MQTT sessions end with their connections, since the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. \
-         When all nodes have this version, raise it: \
-         nats kv get CRORE_{name} numbers --raw | sed 's/\"format\":{format}/\"format\":{SESSIONS_FORMAT}/' | nats kv put CRORE_{name} numbers; \
-         all nodes then end, to be started again with sessions"
+         When all nodes have this version, raise it: {command}; all nodes then end, to be started again with sessions"
     );
+}
+
+/// The command that raises the format of a cluster of this name, so that it has sessions.
+fn command_to_raise(format: u32, name: &str) -> String {
+    let name = name.to_uppercase();
+    format!(
+        "nats kv get CRORE_{name} numbers --raw | sed 's/\"format\":{format}/\"format\":{SESSIONS_FORMAT}/' | nats kv put CRORE_{name} numbers"
+    )
 }
 
 /// Makes all expiry times follow the clock of NATS, as they do at the other nodes. This machine's clock is used only to show dates.

@@ -5,6 +5,7 @@ use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 
 use crate::jetstream::JetStream;
+use crate::join::refusal;
 use crate::servers::Servers;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crate::support::{Server, port, until};
@@ -430,4 +431,23 @@ fn cluster_without_sessions_has_them_at_all_nodes_when_its_format_is_raised() {
     node_a.await_log("cluster.durable_sessions = false has no effect");
     resume(&node_a, Version::V5, "it").0.leave();
     assert!(resume(&node_b, Version::V5, "it").1);
+}
+
+/// Otherwise the node would write checkpoints that lack the sessions. Formats before 4 had sessions in builds that are older than format 4.
+#[test]
+fn node_without_sessions_does_not_join_a_cluster_whose_log_has_some() {
+    let Some((servers, node_a, node_b)) = two_durable_nodes() else {
+        return;
+    };
+    resume(&node_a, Version::V5, "it").0.leave();
+    drop((node_a, node_b));
+    let jetstream = JetStream::of(&servers);
+    let mut numbers = jetstream.get("numbers");
+    numbers["format"] = 3.into();
+    jetstream.put("numbers", &numbers);
+    let log = refusal(&settings(&servers));
+    assert!(log.contains("stop all nodes, raise the format"), "{log}");
+    numbers["format"] = 4.into();
+    jetstream.put("numbers", &numbers);
+    assert!(resume(&node(&servers), Version::V5, "it").1);
 }

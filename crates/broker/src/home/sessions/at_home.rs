@@ -39,6 +39,8 @@ pub struct SessionsAtHome {
     /// The number of partitions whose log lacks the record of this start.
     unrecorded_starts: usize,
     refused_wills: RefusedWills,
+    /// Whether the log or a checkpoint of the cluster has sessions although this cluster's format has none.
+    has_unread: bool,
 }
 
 impl SessionsAtHome {
@@ -57,7 +59,18 @@ impl SessionsAtHome {
             takeovers: Takeovers::default(),
             unrecorded_starts: 0,
             refused_wills: RefusedWills::default(),
+            has_unread: false,
         }
+    }
+
+    /// Notes that a session was read. In a cluster whose format has no sessions it is skipped, and the next checkpoint would lose it.
+    pub(crate) fn note_read(&mut self, world: &World) {
+        self.has_unread |= world.is_replicated() && !world.recovers_sessions();
+    }
+
+    /// Whether sessions were skipped, as [`note_read`](Self::note_read) says.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.has_unread
     }
 
     fn sum_of<N: core::iter::Sum>(&self, value_of: impl Fn(&Sessions) -> N) -> N {
@@ -696,6 +709,7 @@ impl SessionsAtHome {
         snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
         let saved = Sessions::read(from)?;
+        self.note_read(world);
         let is_restored = origin.restores_local || world.recovers_sessions();
         if origin.takes_over(saved.client, self.placement, self.me)? && is_restored {
             let partition = self.placement.partition_of(saved.client);
