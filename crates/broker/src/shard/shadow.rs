@@ -90,6 +90,11 @@ impl Shadow {
             .apply_logged_batch(header, batch, Now { s: 1, unix_s })
     }
 
+    /// Whether the partition has sessions although the format of its cluster has none. A checkpoint would lose them.
+    pub fn has_unread_sessions(&self) -> bool {
+        self.shard.has_unread_sessions()
+    }
+
     /// The time of the newest batch, in Unix seconds of the log's clock.
     pub fn log_s(&self) -> u32 {
         self.newest_batch_s

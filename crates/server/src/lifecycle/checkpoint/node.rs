@@ -304,6 +304,11 @@ impl CheckpointMaker {
             }
             newest = Some(stored.bytes);
         }
+        if shadow.has_unread_sessions() {
+            // Another node has begun with the new format. This one ends as soon as it learns that the format was raised.
+            let why = "the log has MQTT sessions, and this node does not read them";
+            return Err(CheckpointError::Other(why.into()));
+        }
         let upload = store.write(&NewCheckpoint {
             partition,
             sequence: last,
