@@ -9,9 +9,9 @@
 //! the filters up to that level. A shape is the set of levels that are `+`: the text of all other levels must be the topic's. Filters with at most
 //! [`FREE_WILDCARDS`] levels `+` have few shapes. The number of other shapes is limited, so that a match cannot visit 2^levels nodes.
 //!
-//! Opening, finding and closing a filter counts each of its nodes as a step of the shard's work. A match counts several nodes as a step, since those near the
-//! root are in the CPU's cache. The result for a topic is cached until another topic is matched or a filter is opened
-//! or closed, because one publish matches several times, and the messages of a burst often have the same topic.
+//! The work is counted as steps of the shard. Opening, finding and closing a filter counts a step for each node that it visits. A match counts a step for
+//! every few nodes, since most nodes that it visits are near the root, and these are in the CPU's cache. The matches of a topic are cached until
+//! another topic is matched or a filter is opened or closed, because one publish matches several times, and the messages of a burst often have the same topic.
 //!
 //! Callers validate filters before they open them ([`crore_wire::topic::check_filter`]).
 

@@ -58,7 +58,7 @@ impl<'a> Fact<'a> {
     }
 
     /// Decodes the record of a fact. Calls `then` with the offset of the record minus the first offset of the batch, and with the fact.
-    /// `hash` makes the hash of the topic's name that the fact contains. `client` is the client that is charged.
+    /// `hash` hashes the topic's name for the fact. `client` is the client that is charged.
     ///
     /// # Errors
     /// The record is not a fact, or is malformed.

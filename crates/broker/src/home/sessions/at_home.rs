@@ -63,7 +63,8 @@ impl SessionsAtHome {
         }
     }
 
-    /// Notes that a session was read. In a cluster whose format has no sessions it is skipped, and the next checkpoint would lose it.
+    /// Called for each session in a checkpoint, and for each record of a session in the log. If the format of the cluster has no sessions, the caller
+    /// skips the session, and a checkpoint of this home would lose it.
     pub(crate) fn note_read(&mut self, world: &World) {
         self.has_unread |= world.is_replicated() && !world.recovers_sessions();
     }
